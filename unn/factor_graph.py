@@ -106,21 +106,24 @@ class FactorGraph(Declaration):
                 raise ArgumentError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return boundedness_of(self, given)
 
-    def contraction(self, given: Mapping[str, Tensor] | None = None) -> Contraction:
+    def contraction(
+        self, given: Mapping[str, Tensor] | None = None, sizes: Mapping[str, int] | None = None
+    ) -> Contraction:
         """Certify that the energy has one fixed point, to which every order of updates converges.
 
         Args:
             given: observed variables and constants by name, one row, shape ``(1, *axes)``; their values count
                 only where a factor multiplies them with two others.
+            sizes: sizes of the axes that follow neither from the declaration nor from ``given``.
 
         Raises:
-            ObservationError: for values that do not fit, or of several rows.
+            ObservationError: for values that do not fit, or of several rows, and for sizes that are missing.
 
         Example:
             >>> bool(g.contraction({"X": x[:1]}))
             True
         """
-        return contraction_of(self, given)
+        return contraction_of(self, given, sizes)
 
     def adjacency(self, /, **sizes: int) -> Adjacency:
         """Adjacency of the nodes, a sparse symmetric matrix with named blocks.

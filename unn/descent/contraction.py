@@ -61,7 +61,9 @@ class Contraction:
 
 
 @torch.no_grad()
-def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -> Contraction:
+def contraction(
+    graph: Declaration, given: Mapping[str, Tensor] | None = None, sizes: Mapping[str, int] | None = None
+) -> Contraction:
     """The certificate of a graph, for the variables that are not given.
 
     With L the Lipschitz constants of the activations and N the operator norms of the matrices by which the
@@ -71,22 +73,18 @@ def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -
     Args:
         graph: declaration.
         given: observed variables and constants by name, one row, shape ``(1, *axes)``.
+        sizes: sizes of the axes that follow neither from the declaration nor from ``given``; the certificate
+            holds for these.
 
     Raises:
-        ObservationError: for values that do not fit, or of several rows.
+        ObservationError: for values that do not fit, or of several rows, and for sizes that are missing.
     """
     given = dict(given or {})
     plan = Plan.of(graph, list(given))
     stored = (x for x in (*graph.parameters(), *graph.buffers()) if x.is_floating_point())
     like = next(stored, torch.zeros(()))
-    start = {
-        name: like.new_zeros(
-            1, *(size or 1 for size in graph.size_table.shape(graph.variables[name], graph.size_table.static))
-        )
-        for name in plan.free[:1]
-        if not given
-    }
-    evidence = collect_evidence(graph, given, start or None)
+    start = {} if given else {name: like.new_zeros(1, *_shape(graph, name, sizes)) for name in plan.free[:1]}
+    evidence = collect_evidence(graph, given, start or None, sizes=sizes)
     if evidence.batch != 1:
         raise ObservationError(
             f"contraction: norms are those of one example, got {evidence.batch} rows; pass x[k : k + 1]."
@@ -112,6 +110,24 @@ def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -
         matrix[place[name], place[source]] = gain
     radius = float(torch.linalg.eigvals(matrix).abs().amax()) if len(plan.free) else 0.0
     return Contraction(radius, gains)
+
+
+def _shape(graph: Declaration, name: str, sizes: Mapping[str, int] | None) -> list[int]:
+    """The shape of a variable, whose norms depend on its size.
+
+    Raises:
+        ObservationError: for an axis without a size.
+    """
+    table, variable = graph.size_table, graph.variables[name]
+    known = table.solve({table.root(axis): size for axis, size in (sizes or {}).items()})
+    shape = table.shape(variable, known)
+    if None in shape:
+        axis = variable.axes[shape.index(None)]
+        raise ObservationError(
+            f"contraction: the size of axis {axis!r} of {name!r} is unknown, and norms depend on it; pass "
+            f"sizes={{{axis!r}: ...}}."
+        )
+    return [int(size or 0) for size in shape]
 
 
 def _refusal(plan: Plan, evidence: Evidence) -> str:
@@ -177,7 +193,10 @@ def _messages(
 
 @torch.no_grad()
 def spectral_normalise(
-    graph: Declaration, factor: float = 0.9, given: Mapping[str, Tensor] | None = None
+    graph: Declaration,
+    factor: float = 0.9,
+    given: Mapping[str, Tensor] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Contraction:
     """Scale the couplings of a graph down so that it has one fixed point, in place.
 
@@ -191,6 +210,7 @@ def spectral_normalise(
         graph: declaration.
         factor: largest spectral radius, between 0 and 1.
         given: as of ``contraction``.
+        sizes: as of ``contraction``.
 
     Returns:
         The certificate after scaling.
@@ -206,7 +226,7 @@ def spectral_normalise(
     number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if not number or not 0 < factor < 1:
         raise DeclarationError(f"spectral_normalise: factor is a number between 0 and 1, got {factor!r}.")
-    certificate = contraction(graph, given)
+    certificate = contraction(graph, given, sizes)
     if certificate.reason:
         raise DeclarationError(f"spectral_normalise: graph {graph.name!r}: {certificate.reason}.")
     observed = set(given or {})
@@ -222,7 +242,7 @@ def spectral_normalise(
             return certificate
         for parameter in coupled.values():
             parameter.mul_(factor / certificate.factor * _MARGIN)
-        certificate = contraction(graph, given)
+        certificate = contraction(graph, given, sizes)
     raise DeclarationError(
         f"spectral_normalise: graph {graph.name!r} has the spectral radius {certificate.factor:.3g} by its "
         "constants and frozen parameters alone; make them smaller, or allow a larger factor."

@@ -112,8 +112,8 @@ def _read(x: Tensor) -> Tensor:
 def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tolerance: float) -> None:
     """Give the values of a state at rest the derivatives of the fixed point of a round.
 
-    By the implicit function theorem, of any order; memory is that of one round (Bai, Kolter and Koltun, 2019,
-    "Deep equilibrium models").
+    By the implicit function theorem, its first and second derivatives; memory is that of one round (Bai,
+    Kolter and Koltun, 2019, "Deep equilibrium models").
 
     Args:
         state: at rest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError
+from ..errors import ConvergenceWarning, InferenceError
 from .entries import entries_of
 
 Map = Callable[[Tensor], Tensor]
@@ -22,6 +23,12 @@ _LARGE_SYSTEM = 256
 """Entries of a batch element from which a short basis saves memory."""
 _FORMED = 2048
 """Largest number of entries of a batch element whose Jacobian is formed."""
+_LARGEST = 2**26
+"""Largest number of entries of the Jacobians that are formed at a time."""
+_PROGRESS = 0.9
+"""Share of the residual below which a restart is worth another one."""
+_STAGNATION = 100.0
+"""Multiple of the tolerance above which a system counts as not solved."""
 _MEMORY = 40
 _MEMORY_OF_LARGE_BLOCKS = 10
 _LARGE = 4096
@@ -88,7 +95,8 @@ def at_fixed_point(function: Map, x: Tensor, tolerance: float = 0.0) -> Tensor:
     """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
 
     By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the
-    function in x; only products with the transposed J are needed. There is no forward mode. Transforms of
+    function in x; only products with the transposed J are needed. Derivatives above the second are not exact.
+    There is no forward mode. Transforms of
     torch.func (``vmap``, ``grad``, ``jvp``) cannot run the solver; under these J is formed.
 
     Args:
@@ -122,7 +130,7 @@ def _by_newton_steps(function: Map, x: Tensor) -> Tensor:
         raise InferenceError(
             "Implicit: under a transform of torch.func the Jacobian of a round is formed, of at most "
             f"{_FORMED} entries of a batch element, and there are {count}; differentiate without the "
-            "transform, or use Checkpoint."
+            "transform, or use Truncate."
         )
     pull = torch.func.vjp(function, x)[1]
     basis = torch.eye(count, dtype=x.dtype, device=x.device).view(count, 1, *x.shape[1:])
@@ -178,12 +186,13 @@ class _FixedPoint(torch.autograd.Function):
 
 def _solve_linear(product: Map, right: Tensor, relative: float) -> Tensor:
     """The solution u of u - product(u) = right by restarted GMRES (Saad and Schultz, 1986), each batch
-    element by itself.
+    element by itself; where it stagnates, from the matrix.
 
     Args:
         product: linear, of tensors of the shape of ``right``.
         right: shape ``(batch, *axes)``.
-        relative: norm of the residual relative to that of ``right``, if above rounding.
+        relative: norm of the residual relative to that of ``right``, if above rounding. Where a batch element
+            has too many entries for a matrix and does not reach it, there is a ``ConvergenceWarning``.
     """
     # small dense problems are not solved in half precision
     work = right.dtype if right.dtype in (torch.float32, torch.float64) else torch.float32
@@ -191,8 +200,11 @@ def _solve_linear(product: Map, right: Tensor, relative: float) -> Tensor:
     tolerance = max(relative, 8 * torch.finfo(right.dtype).eps) * flat.norm(dim=1)
     dimension = min(_BASIS if flat.shape[1] <= _LARGE_SYSTEM else _BASIS_OF_LARGE_BLOCKS, flat.shape[1])
 
+    def transposed(u: Tensor) -> Tensor:
+        return product(u.view_as(right).to(right.dtype)).detach().reshape(u.shape).to(work)
+
     def image(u: Tensor) -> Tensor:
-        return u - product(u.view_as(right).to(right.dtype)).detach().reshape(u.shape).to(work)
+        return u - transposed(u)
 
     solution = torch.zeros_like(flat)
     smallest = flat.norm(dim=1)
@@ -201,16 +213,60 @@ def _solve_linear(product: Map, right: Tensor, relative: float) -> Tensor:
         if not bool(residual.isfinite().all()):
             # an overflow in some element; the caller reports a gradient that is not a number
             return torch.full_like(right, torch.nan)
-        if not bool((residual.norm(dim=1) > tolerance).any()):
+        waiting = residual.norm(dim=1) > tolerance
+        if not bool(waiting.any()):
             break
         candidate = solution + _krylov_correction(image, residual, dimension, tolerance)
         norm = (flat - image(candidate)).norm(dim=1)
         better = norm < smallest
         solution = torch.where(better[:, None], candidate, solution)
-        if not bool((norm < 0.5 * smallest).any()):
-            break
+        improved = waiting & (norm < _PROGRESS * smallest)
         smallest = torch.where(better, norm, smallest)
+        if not bool(improved.any()):
+            break
+    # what rounding leaves of a residual is no stagnation
+    left = (smallest > _STAGNATION * tolerance).nonzero()[:, 0]
+    if len(left):
+        solution = _solved_from_matrix(transposed, flat, solution, smallest, left)
     return solution.view_as(right).to(right.dtype)
+
+
+def _solved_from_matrix(
+    transposed: Map, right: Tensor, solution: Tensor, smallest: Tensor, rows: Tensor
+) -> Tensor:
+    """The solutions with those of some batch elements from their matrices, where these are more exact.
+
+    Args:
+        transposed: product with the transposed Jacobians, of tensors of the shape of ``right``.
+        right: shape ``(batch, n)``.
+        solution: solutions so far, the same shape.
+        smallest: norms of their residuals, shape ``(batch,)``.
+        rows: numbers of the elements.
+    """
+    count = right.shape[1]
+    if count <= _FORMED and len(rows) * count**2 <= _LARGEST:
+        unit = torch.eye(count, dtype=right.dtype, device=right.device)
+        columns = torch.stack([transposed(u.expand(right.shape).contiguous())[rows] for u in unit], 2)
+        matrix = (unit - columns).double()
+        solved, singular = torch.linalg.solve_ex(matrix, right[rows, :, None].double())
+        own = torch.where(singular[:, None] == 0, solved[:, :, 0], solution[rows].double()).to(right.dtype)
+        candidate = solution.index_copy(0, rows, own)
+        norm = (right - candidate + transposed(candidate)).norm(dim=1)
+        better = norm < smallest
+        solution = torch.where(better[:, None], candidate, solution)
+        smallest = torch.where(better, norm, smallest)
+        # a matrix that was solved is as exact as rounding allows
+        rows = rows[~better[rows]]
+    if len(rows):
+        share = float((smallest[rows] / right[rows].norm(dim=1)).amax())
+        warnings.warn(
+            f"Implicit: the linear system of {len(rows)} of {len(right)} batch elements was solved up to a "
+            f"residual of {share:.2g} of its right side alone, so that their gradients are not exact; the "
+            "fixed point hardly attracts. Use Checkpoint, or weaken the couplings.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return solution
 
 
 def _krylov_correction(image: Map, residual: Tensor, dimension: int, tolerance: Tensor) -> Tensor:

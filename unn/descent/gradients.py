@@ -27,6 +27,7 @@ from .equilibrium import (
 from .plan import PlannedUpdate
 from .rounds import run_rounds
 from .state import State
+from .updates import Sample
 
 
 class Gradient(ABC):
@@ -99,7 +100,7 @@ class Checkpoint(Gradient):
         rounds: in a group, at least 1.
 
     Raises:
-        InferenceError: for another number.
+        InferenceError: for another number, and when it runs under a transform of ``torch.func``.
     """
 
     rounds: int = 1
@@ -108,6 +109,11 @@ class Checkpoint(Gradient):
         _check_rounds("Checkpoint", self.rounds)
 
     def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
+        if torch._C._are_functorch_transforms_active():
+            raise InferenceError(
+                "Checkpoint: transforms of torch.func (grad, vmap, jvp) cannot compute rounds again; "
+                "differentiate without the transform, or use Unroll, Truncate or Implicit."
+            )
         groups = [list(group) for _, group in groupby(steps, lambda step: step.round // self.rounds)]
         for group in groups[:-1]:
             _run_recomputed(state, group, receive_last=False)
@@ -121,9 +127,10 @@ class Implicit(Gradient):
 
     Rounds run until no entry changes by more than the tolerance, at most as many as the network has
     iterations (1000 by default). The derivative is that of the fixed point by the implicit function theorem:
-    a linear system in the Jacobian of one round, solved by GMRES from products with it, of any order; memory
-    is that of one round (Bai, Kolter and Koltun, 2019). Under transforms of ``torch.func`` (``vmap``,
-    ``grad`` and ``jvp``, of networks with ``check_values=False``) this Jacobian is formed.
+    a linear system in the Jacobian of one round, solved by GMRES from products with it. First and second
+    derivatives are exact, higher ones are not; memory is that of one round (Bai, Kolter and Koltun, 2019).
+    Under transforms of ``torch.func`` (``vmap``, ``grad`` and ``jvp``, of networks with
+    ``check_values=False``) this Jacobian is formed.
     ``Unrolled.equilibrium`` tells how the rounds ended; where they did not settle there is a
     ``ConvergenceWarning``.
 
@@ -200,16 +207,31 @@ def _run_recomputed(state: State, steps: Sequence[PlannedUpdate], receive_last: 
     state.sum_static(dict.fromkeys(step.name for step in steps))
     before = state.branch({})
     branches: list[State] = []
+    generator = state.generator
+    noise = None if generator is None else generator.get_state()
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
         branch = before.branch(dict(zip(names, values, strict=True)))
-        run_steps(branch, steps, receive_last)
+        if branches and generator is not None and noise is not None:
+            # the same draws again, without an effect on later ones
+            later = generator.get_state()
+            generator.set_state(noise)
+            try:
+                # ends early, by an exception, once all that is needed is computed
+                run_steps(branch, steps, receive_last)
+            finally:
+                generator.set_state(later)
+        else:
+            run_steps(branch, steps, receive_last)
         if not branches:
             branches.append(branch)
         return (*(branch.values[name] for name in _present(branch)), *branch.preactivations.values())
 
     results: Any = checkpoint(
-        run, *(state.values[name] for name in names), use_reentrant=False, preserve_rng_state=False
+        run,
+        *(state.values[name] for name in names),
+        use_reentrant=False,
+        preserve_rng_state=isinstance(state.rule, Sample),
     )
     first = branches[0]
     present = _present(first)

@@ -381,6 +381,11 @@ class State:
     def _branched_fusions(self) -> list[FusedMessages]:
         return [messages.branch() for messages in self._messages]
 
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Source of the draws of rules that sample; None for torch's global one."""
+        return self._generator
+
     def branch(self, values: Mapping[str, Tensor]) -> State:
         """A state that goes on from other values of some variables; it shares messages that never change."""
         branch = copy.copy(self)

@@ -22,6 +22,8 @@ _PERSISTENCE = 0.5
 _ACCEPTED = 0.8
 """Share of accepted moves at which step sizes aim."""
 _ADAPTATION = 0.1
+_FORGETTING = 0.75
+"""Exponent of the average of step sizes over the adaptation (Hoffman and Gelman, 2014)."""
 _FIRST_STEP = 0.3
 
 
@@ -57,6 +59,8 @@ class Langevin:
         self._regularizer = regularizer
         self._momentum: Tensor | None = None
         self._log_step: Tensor | None = None
+        self._mean_log_step: Tensor | None = None
+        self._adapted = 0
         self.accepted: Tensor | None = None
 
     def move(self, step: PlannedUpdate, adapts: bool) -> None:
@@ -71,14 +75,15 @@ class Langevin:
         assert isinstance(rule, Sample)
         x = state.values[self._name].detach()
         free = self._free(step, x)
-        if self._momentum is None or self._log_step is None:
+        if self._momentum is None or self._log_step is None or self._mean_log_step is None:
             self._momentum = normal(x.shape, x, self._generator)
             start = math.log(_FIRST_STEP * math.sqrt(rule.temperature) / x[0].numel() ** 0.25)
-            self._log_step = x.new_full((len(x),), start)
+            self._log_step = self._mean_log_step = x.new_full((len(x),), start)
         fresh = normal(x.shape, x, self._generator)
         momentum = _PERSISTENCE * self._momentum + math.sqrt(1 - _PERSISTENCE**2) * fresh
         momentum = torch.where(free, momentum, 0)
-        size = self._log_step.exp().view(-1, *[1] * (x.ndim - 1))
+        log_step = self._log_step if adapts else self._mean_log_step
+        size = log_step.exp().view(-1, *[1] * (x.ndim - 1))
         energy, slope = self._energy(x)
         position, velocity = x, momentum
         height = energy + 0.5 * entries_of(velocity.square()).sum(1)
@@ -97,6 +102,10 @@ class Langevin:
         self.accepted = chance
         if adapts:
             self._log_step = self._log_step + _ADAPTATION * (chance.to(x.dtype) - _ACCEPTED)
+            # the last step size of a chain is as noisy as its last acceptances
+            self._adapted += 1
+            share = self._adapted**-_FORGETTING
+            self._mean_log_step = torch.lerp(self._mean_log_step, self._log_step, share)
 
     def _free(self, step: PlannedUpdate, x: Tensor) -> Tensor:
         """Mask of the entries that a move may change, shape of ``x``."""

@@ -110,7 +110,8 @@ def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[st
 
     By the Cauchy-Schwarz inequality, a contraction is at most the product of the norms of its operands if
     each letter occurs in at least two of them; a letter in only one contributes the square root of its size.
-    For a matrix between u and v, the spectral norm replaces the Frobenius norm.
+    For a matrix between u and v, the spectral norm replaces the Frobenius norm. Entries that an index gathers
+    several times count as often.
     """
     ends = [r for r in factor.references if r.array.name in open_names]
     others = [r for r in factor.references if r.array.name not in open_names]
@@ -127,6 +128,7 @@ def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[st
         bound *= norm
     if len(others) == 1 and isinstance(others[0].array, Constant) and not condition:
         bound = min(bound, _spectral_norm(graph, others[0], ends))
+    bound *= math.sqrt(math.prod(_repetitions(factor, reference) for reference in factor.references))
     letters = {letter for reference in factor.references for letter in reference.letters}
     single = [letter for letter in letters if sum(letter in r.letters for r in factor.references) == 1]
     if single:
@@ -135,6 +137,15 @@ def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[st
             return None
         bound *= math.prod(sizes[letter] for letter in single) ** 0.5
     return bound
+
+
+def _repetitions(factor: EnergyFactor, reference: Reference) -> int:
+    """How often a reference has an entry of its array at most, as an index can repeat it."""
+    return math.prod(
+        int(np.bincount(factor.indices[dimension.index].array).max(initial=0))
+        for dimension in reference.pattern.dimensions
+        if dimension.index is not None
+    )
 
 
 def _spectral_norm(graph: Declaration, weight: Reference, ends: Sequence[Reference]) -> float:

@@ -312,3 +312,20 @@ def test_a_run_with_the_option_ends_with_a_contraction(tmp_path, capsys):
     network = open_trained(folder)[1].network
     assert network.graph.contraction().factor <= 0.1
     assert abs(network.graph.coupling.item()) > 0.01
+
+
+def test_certificates_need_the_size_of_every_axis():
+    g = unn.FactorGraph("chain")
+    x = g.variable("x", "n", unn.SignedEntropy())
+    g.factor(Multilinear(g.parameter("J", "", init=torch.tensor(5.0))[""], x["i"], x["i+1"]))
+    for certify in (g.contraction, lambda: unn.spectral_normalise(g)):
+        with pytest.raises(ObservationError, match=r"the size of axis 'n' of 'x' is unknown.*sizes=\{'n'"):
+            certify()
+    assert g.contraction(sizes={"n": 1}).factor == 0
+    # the norm of a chain of n nodes is 2 cos(pi / (n + 1)) times the coupling
+    assert g.contraction(sizes={"n": 20}).factor == pytest.approx(10 * math.cos(math.pi / 21), rel=1e-4)
+    assert unn.spectral_normalise(g, 0.9, sizes={"n": 20}).factor <= 0.9
+    ends = [
+        unn.infer(g, {}, initial={"x": s * torch.ones(1, 20) / 2}, order=["x"], until=1e-6) for s in (1, -1)
+    ]
+    torch.testing.assert_close(ends[0]["x"], ends[1]["x"], atol=1e-4, rtol=0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import unn
 from factors import Implicit as ImplicitFactor
 from factors import Multilinear, bounded_attention
+from unn.descent.fixed_point import at_fixed_point
 from unn.errors import ConvergenceWarning, InferenceError
 
 KINDS = (
@@ -291,3 +292,30 @@ def test_accelerated_rounds_settle_where_the_rounding_of_the_energy_is_larger_th
     )
     network(unn.Partial(x, known))
     assert network.equilibrium.converged
+
+
+def slow_map(entries, coupling=0.4995):
+    """A chain whose rounds shrink deviations by a thousandth."""
+    matrix = torch.zeros(entries, entries, dtype=torch.float64)
+    matrix.diagonal(1).fill_(coupling)
+    return matrix + matrix.T
+
+
+def test_linear_systems_on_which_iterations_stagnate_are_solved_from_their_matrix():
+    matrix = slow_map(300)
+    b = torch.randn(3, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    inverse = torch.linalg.inv(torch.eye(300, dtype=torch.float64) - matrix)
+    y = at_fixed_point(lambda x: x @ matrix + b, (b @ inverse).detach(), 1e-8)
+    slope = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))
+    (gradient,) = torch.autograd.grad((y * slope).sum(), b)
+    torch.testing.assert_close(gradient, slope @ inverse, rtol=1e-6, atol=1e-6)
+
+
+def test_linear_systems_that_are_too_large_for_a_matrix_warn_of_what_is_left():
+    entries = 2100
+    matrix = slow_map(entries, 0.49999)
+    b = torch.ones(1, entries, dtype=torch.float64, requires_grad=True)
+    x = torch.linalg.solve(torch.eye(entries, dtype=torch.float64) - matrix, b.detach().T).T
+    y = at_fixed_point(lambda x: x @ matrix + b, x, 1e-8)
+    with pytest.warns(ConvergenceWarning, match="residual of .* of its right side"):
+        y.sum().backward()

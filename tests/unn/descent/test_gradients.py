@@ -193,3 +193,41 @@ def test_what_is_no_gradient_is_refused(gradient):
 def test_a_number_of_rounds_that_depends_on_the_values_takes_the_exact_gradient(gradient):
     with pytest.raises(unn.InferenceError, match=says("gradient", type(gradient).__name__, "until")):
         network(mlp(), None, until=1e-3, gradient=gradient)
+
+
+def real_chain():
+    """A graph X-H-Y whose draws are reparametrised, with products of the drawn values."""
+    g = unn.FactorGraph("chain", i=4, h=3, o=2)
+    x, h, y = (g.variable(n, a, unn.SquaredNorm()) for n, a in (("X", "i"), ("H", "h"), ("Y", "o")))
+    generator = torch.Generator().manual_seed(0)
+    w = [
+        g.parameter(n, a, init=0.3 * torch.randn(s, generator=generator))
+        for n, a, s in (("W", "i h", (4, 3)), ("V", "h o", (3, 2)), ("U", "i h o", (4, 3, 2)))
+    ]
+    g.factor(Multilinear(w[0]["i j"], x["i"], h["j"]))
+    g.factor(Multilinear(w[1]["j k"], h["j"], y["k"]))
+    g.factor(Multilinear(w[2]["i j k"], x["i"], h["j"], y["k"]))
+    return g.double()
+
+
+@pytest.mark.parametrize("group", [1, 2, 7])
+@pytest.mark.parametrize("own", [True, False])
+def test_checkpoints_repeat_the_draws_of_sampled_updates(group, own):
+    results = []
+    for gradient in (unn.Unroll(), unn.Checkpoint(group)):
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(1) if own else None
+        net = network(real_chain(), 4, gradient=gradient, update=unn.Sample(0.5))
+        x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, 4)
+        value, slopes = gradients(net, x, "values", generator=generator)
+        later = torch.rand(3, generator=generator)
+        results.append((value, slopes, later))
+    assert torch.equal(results[0][0], results[1][0])
+    assert_same(results[1][1], results[0][1])
+    assert torch.equal(results[0][2], results[1][2])
+
+
+def test_checkpoints_under_a_transform_are_refused_by_name():
+    net = network(mlp(), 2, gradient=unn.Checkpoint(), check_values=False)
+    with pytest.raises(unn.InferenceError, match="use Unroll, Truncate or Implicit"):
+        torch.func.grad(lambda x: net(x).sum())(X)

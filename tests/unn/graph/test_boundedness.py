@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Budget, Conv2d, Directed, Implicit, Multilinear
+from unn.graph.boundedness import Bound
 from unn.testing.strategies import REGULARIZERS, domain_point
 
 D = torch.float64
@@ -301,3 +302,30 @@ def test_what_is_given_is_a_collection_of_names_and_not_a_text(names):
     g, _ = squares("XY")
     with pytest.raises(unn.ArgumentError, match=r"given=\['X'\]"):
         g.boundedness(names)
+
+
+@given(
+    numbers=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8),
+    coupling=st.floats(0.01, 1.0),
+    features=st.booleans(),
+)
+@settings(deadline=None)
+def test_entries_that_an_index_gathers_several_times_count_as_often(numbers, coupling, features):
+    g = unn.FactorGraph("edges", n=4, e=len(numbers), f=2)
+    x = g.variable("x", "n f" if features else "n", unn.SquaredNorm())
+    for name, ends in zip(("src", "dst"), zip(*numbers, strict=True), strict=True):
+        g.index(name, "e", list(ends), into="n")
+    rest = " f" if features else ""
+    w = g.constant("w", "", torch.tensor(coupling, dtype=D))
+    g.factor(Multilinear(w[""], x["src[e]" + rest], x["dst[e]" + rest]))
+    g.double()
+    matrix = torch.autograd.functional.hessian(
+        lambda y: g.energy({"x": y.view(1, *((4, 2) if features else (4,)))})[0],
+        torch.zeros(8 if features else 4, dtype=D),
+    )
+    least = float(torch.linalg.eigvalsh(matrix)[0])
+    if g.boundedness().bound is Bound.BOUNDED:
+        assert least > -1e-9
+    # a coupling is small enough at some size
+    if coupling * len(numbers) < 0.4:
+        assert g.boundedness().bound is Bound.BOUNDED
