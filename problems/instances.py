@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from abc import abstractmethod
@@ -32,6 +33,7 @@ from .reading import read_bytes, read_text
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     import unn
@@ -192,6 +194,9 @@ class InstanceProblem(DeclaredProblem):
         picture of its own; the pictures are numbered."""
         if len(request.instances) < 2:
             return super().solve(run, request)
+        # a file that cannot be read ends the command before the work for others begins
+        for text in request.instances:
+            self.run_for(run, (text,))
         lines: list[str] = []
         data: dict[str, Any] = {}
         solving, began = request.solving, time.perf_counter()
@@ -215,6 +220,25 @@ class InstanceProblem(DeclaredProblem):
     def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
         """The evidence of the instance."""
         return self.given(self.instance(run.config)), {}, 1
+
+    def columns_of(self, instance: Any, cells: int) -> int:
+        """Number of columns in which pictures show the cells of an instance; those of a square by default."""
+        root = math.isqrt(cells)
+        return root if root**2 == cells else cells
+
+    def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
+        """Draw the cells of samples in their places, without what they imply."""
+        import unn
+
+        instance = self.instance(run.config)
+        if len(self.declare_instance(instance).variables["X"].node_axes) > 1:
+            return super().picture(run, values, given)
+        shape = (-1, self.columns_of(instance, values["X"].shape[1]))
+        own: dict[str, Tensor | unn.Partial] = {}
+        known = given.get("X")
+        if isinstance(known, unn.Partial):
+            own["X"] = unn.Partial(known.value.unflatten(1, shape), known.mask.unflatten(1, shape))
+        return super().picture(run, {"X": values["X"].unflatten(1, shape)}, own)
 
     def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
         """One answer as lines of text."""

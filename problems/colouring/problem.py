@@ -196,6 +196,10 @@ class ColouringProblem(DeclaredProblem):
         """The colours of all nodes, in order."""
         return [" ".join(str(colour) for colour in values["X"][k].argmax(-1).tolist())]
 
+    def first_numbers(self, config: Any) -> dict[str, int]:
+        """Colours are numbered from 0."""
+        return {"X": 0}
+
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """The colours of all nodes, in order."""
         return values["X"].argmax(-1).tolist()

@@ -68,9 +68,10 @@ class KenKenProblem(InstanceProblem):
 
         size, cages, cells = read_cages(text, source, "+x-/= ")
         for n, cage in enumerate(cages):
-            if len(cage.cells) > 1 and not cage.operation:
+            if len(cage.cells) > 1 and cage.operation in ("", "="):
                 raise DataError(
-                    f"{source}: the result {cage.result} of {len(cage.cells)} cells has no operation."
+                    f"{source}: the result {cage.result} of {len(cage.cells)} cells has no operation; write "
+                    "one of + x - / behind it."
                 )
             cages[n] = replace(cage, operation=cage.operation or "=")
             if len(cage.cells) > _LARGEST:

@@ -108,6 +108,14 @@ class NonogramProblem(InstanceProblem):
         signs = "".join("#" if x else "." for x in values["X"].argmax(-1).tolist())
         return [signs[k : k + width] for k in range(0, len(signs), width)]
 
+    def columns_of(self, instance: Nonogram, cells: int) -> int:
+        """The columns of the picture."""
+        return len(instance.columns)
+
+    def first_numbers(self, config: Any) -> dict[str, int]:
+        """White cells are 0, black cells 1."""
+        return {"X": 0}
+
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of cells, 1 for black ones."""
         instance = self.instance(run.config)

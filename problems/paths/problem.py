@@ -226,6 +226,10 @@ class PathsProblem(DeclaredProblem, TakesData):
         """No path joins the two nodes, since nothing else is given."""
         return "that a path of open edges joins the start and the end"
 
+    def first_numbers(self, config: Any) -> dict[str, int]:
+        """All categories are numbered from 0, which is false for those with two."""
+        return dict.fromkeys(("open", "role", "within", "across", "used"), 0)
+
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """Pairs of nodes, the edges of the path."""
         from .graph import used_edges

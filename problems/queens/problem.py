@@ -126,6 +126,7 @@ class QueensProblem(InstanceProblem):
         return re.sub(r"X\[(\d+)\] = ([01])", named, reason)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
-        """The column of the queen of each row, from 1."""
+        """The column of the queen of each row, from 1; None for a row without one, or with several."""
         size = self.instance(run.config).size
-        return (values["X"].view(size, size).argmax(1) + 1).tolist()
+        rows = values["X"].view(size, size) > 0.5
+        return [int(row.nonzero()[0]) + 1 if int(row.sum()) == 1 else None for row in rows]

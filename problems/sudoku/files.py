@@ -74,7 +74,9 @@ def digits_of(text: str, usual: int) -> int:
         return usual
     root = math.isqrt(count)
     is_whole_puzzle = root**2 == count and highest <= root
-    if is_whole_puzzle and root >= _LEAST_DIGITS:
+    # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits
+    is_square = len(rows) == count and root >= _LEAST_DIGITS
+    if is_whole_puzzle and not is_square and root >= _LEAST_DIGITS:
         return root
     if len(rows) % count == 0 or (highest > usual and not is_usual):
         return count

@@ -199,6 +199,10 @@ class VisualProblem(DeclaredProblem):
         images = torch.stack([self._read_board(run.config, text) for text in texts])
         return {"image": images}, {}, len(images)
 
+    def first_numbers(self, config: Any) -> dict[str, int]:
+        """The sign of an empty cell is 0."""
+        return {"S": 0}
+
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """Rows of digits of the solution, and of the signs that were read, 0 for empty cells."""
         return {"solution": (values["X"].argmax(-1) + 1).tolist(), "signs": values["S"].argmax(-1).tolist()}

@@ -394,3 +394,62 @@ def test_each_of_several_files_has_a_picture_of_its_own(tmp_path, capsys):
     for number in (1, 2):
         assert (tmp_path / f"answer-{number}.png").stat().st_size > 1000
         assert f"answer-{number}.png" in text
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_search(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
+    assert ".xyz" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "d.xyz"))
+    assert "no folder" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "none" / "d.png"))
+
+
+def test_a_file_that_cannot_be_read_is_refused_before_others_are_solved(capsys, tmp_path, monkeypatch):
+    (tmp_path / "good").write_text("1 .\n. .\n")
+    (tmp_path / "empty").write_text("")
+    monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
+    assert "empty" in refused(capsys, "solve", "latin", str(tmp_path / "good"), str(tmp_path / "empty"))
+
+
+def test_a_sum_of_several_cells_needs_its_sign():
+    text = "aab\nccb\ndde\n\na 3=\nb 5+\nc 3x\nd 5+\ne 1\n"
+    with pytest.raises(DataError, match="the result 3 of 2 cells has no operation; write one of"):
+        KenKenProblem().parse(text, "k")
+    assert KenKenProblem().parse(text.replace("3=", "3+").replace("e 1", "e 1="), "k").size == 3
+
+
+def test_fewer_answers_than_were_asked_for_are_said_so(capsys, tmp_path):
+    (tmp_path / "c.col").write_text("p edge 4 3\ne 1 2\ne 2 3\ne 3 4\n")
+    text = printed(capsys, "solve", "colouring", str(tmp_path / "c.col"), "--count", "24", "--tries", "2")
+    assert "2 of the 24 answers that were asked for" in text
+
+
+def test_a_row_without_a_queen_has_no_column(capsys):
+    run = answered(
+        capsys, "solve", "queens", "--options", "size=20", "queens=0", "--steps", "1", "--tries", "1"
+    )
+    (instance,) = run["instances"]
+    assert instance["outcome"] == "unsolved" and None in instance["best"]
+
+
+def test_nothing_is_made_up_without_time_for_a_try(capsys, tmp_path):
+    (tmp_path / "l").write_text("1 . .\n. 2 .\n. . .\n")
+    (tmp_path / "wrong").write_text("1 1 .\n. 2 .\n. . .\n")
+    run = answered(capsys, "solve", "latin", str(tmp_path / "l"), "--seconds", "1e-9")
+    assert run["instances"][0]["best"] is None and run["instances"][0]["violations"] == {}
+    assert "no complete answer within the limits" in printed(
+        capsys, "solve", "latin", str(tmp_path / "l"), "--seconds", "1e-9"
+    )
+    file = tmp_path / "d.png"
+    assert "nothing is drawn" in printed(
+        capsys, "solve", "latin", str(tmp_path / "wrong"), "--draw", str(file)
+    )
+    assert not file.exists()
+
+
+def test_pictures_of_cells_have_their_rows_and_columns(capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("unn.draw.save_figure", lambda figure, file: drawn.append(figure))
+    printed(capsys, "solve", "nonogram", "--options", "rows=4", "columns=5", "--draw", "n.png")
+    (axes,) = [axes for axes in drawn[0].axes if axes.axison]
+    places = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in axes.texts}
+    assert places.keys() == set(itertools.product(range(4), range(5)))
+    assert set(places.values()) <= {"0", "1"}

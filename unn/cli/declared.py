@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..engine import (
@@ -364,13 +365,18 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         """Rows and columns of the blocks that pictures separate by lines, by variable; none by default."""
         return {}
 
+    def first_numbers(self, config: Any) -> dict[str, int]:
+        """Number of the first category by variable in pictures; 1 for those that are left out."""
+        return {}
+
     def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
-        """Draw samples of all variables, at most eight of them."""
+        """Draw samples of all variables, at most eight of them, with the evidence of all or of each."""
         from .measures import draw_values
 
         rows = [{name: x[k] for name, x in values.items()} for k in range(min(_DRAWN, _count(values)))]
+        names = [str(k + 1) for k in range(len(rows))]
         return draw_values(
-            run.network, rows, [str(k + 1) for k in range(len(rows))], given, self.blocks(run.config)
+            run.network, rows, names, given, self.blocks(run.config), self.first_numbers(run.config)
         )
 
     # -- engines ---------------------------------------------------------------------------------------------
@@ -699,7 +705,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
         network = run.network
         if not isinstance(network, CanSample):
-            raise UnnError(self._refusal(run, "has no samples; unn infer gives its best values", CanSample))
+            raise UnnError(self._refusal(run, "has no samples", CanSample))
         self._check_tries(run, request.sampling.tries)
         if request.trace is not None and not network.has_steps:
             raise UnnError(
@@ -737,7 +743,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             names = [f"step {k + 1}" for k, _ in shown]
             blocks = self.blocks(run.config)
             picture = draw_values(
-                network, [values for _, values in shown], names, given, blocks, changes=True
+                network,
+                [values for _, values in shown],
+                names,
+                given,
+                blocks,
+                self.first_numbers(run.config),
+                changes=True,
             )
             save_figure(picture, request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
@@ -747,8 +759,10 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
     def solve(self, run: Trained, request: Solve) -> Answer:
         """Verified answers to instances, or the best partial ones and what they violate."""
-        from ..draw import save_figure
         from ..solver.solve import solve
+
+        if request.draw is not None:
+            check_picture(request.draw)
 
         # options may fit the graph of the instances alone
         run = self.run_for(run, request.instances)
@@ -764,15 +778,33 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         lines: list[str] = []
         if count <= _SHOWN_INSTANCES:
             for k in range(count):
-                lines += self._instance_lines(run, solutions, k, count)
+                lines += self._instance_lines(run, solutions, k, count, request.solving.count)
         number = {name: solutions.outcomes.count(name) for name in ("solved", "unsolved", "impossible")}
         shown = ", ".join(f"{value} {name}" for name, value in number.items() if value or name == "solved")
         lines.append(f"{shown} of {count}, {solutions.seconds:.3g} s")
         if request.draw is not None:
-            save_figure(self.picture(run, solutions.values, given), request.draw)
-            lines.append(f"answers drawn in {request.draw}")
+            lines.append(self._draw_answers(run, solutions, given, request.draw))
         data = {"instances": instances, **number, "seconds": solutions.seconds}
         return Answer(tuple(lines), data)
+
+    def _draw_answers(self, run: Trained, solutions: Solutions, given: Given, file: Path) -> str:
+        """Draw the first answers to the instances that have one, and say so in a line."""
+        import torch
+
+        from ..draw import save_figure
+        from .measures import selected
+
+        possible = torch.tensor([outcome != "impossible" for outcome in solutions.outcomes])
+        drawn = (possible & solutions.is_assigned).nonzero()[:, 0]
+        if not len(drawn):
+            return f"nothing is drawn in {file}: no instance has an answer"
+        values = {name: x[drawn] for name, x in solutions.values.items()}
+        count = len(solutions.outcomes)
+        own = {name: selected(x, drawn, count) for name, x in given.items()}
+        save_figure(self.picture(run, values, own), file)
+        shown = ", ".join(str(k + 1) for k in drawn[:_DRAWN].tolist())
+        which = "answers" if len(drawn) == count <= _DRAWN else f"answers to instances {shown}"
+        return f"{which} drawn in {file}"
 
     def _instance(self, run: Trained, solutions: Solutions, k: int) -> dict[str, Any]:
         """Result of one instance as JSON."""
@@ -785,19 +817,25 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             "complete": bool(solutions.is_complete[k]),
         }
         if solutions.outcomes[k] == "unsolved":
-            result["best"] = self.encode(run, {name: x[k] for name, x in solutions.values.items()})
-            result["violations"] = self._violations(run, solutions, k)
+            best = {name: x[k] for name, x in solutions.values.items()}
+            has_best = bool(solutions.is_assigned[k])
+            result["best"] = self.encode(run, best) if has_best else None
+            result["violations"] = self._violations(run, solutions, k) if has_best else {}
         if solutions.reasons[k]:
             result["reason"] = self.explain(run, solutions.reasons[k])
         return result
 
-    def _instance_lines(self, run: Trained, solutions: Solutions, k: int, count: int) -> list[str]:
-        """Result of one instance as text."""
+    def _instance_lines(
+        self, run: Trained, solutions: Solutions, k: int, count: int, wanted: int
+    ) -> list[str]:
+        """Result of one instance as text, of which some answers are wanted."""
         title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
         if solutions.outcomes[k] == "impossible":
             reason = solutions.reasons[k]
             why = f"{self.explain(run, reason)} cannot hold" if reason else "the search visited every case"
             return [*title, f"impossible: {why}", ""]
+        if solutions.outcomes[k] == "unsolved" and not solutions.is_assigned[k]:
+            return [*title, "unsolved; no complete answer within the limits", ""]
         if solutions.outcomes[k] == "unsolved":
             violated = self._violations(run, solutions, k)
             text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())
@@ -810,6 +848,11 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             lines = [*lines, *self.describe(run, answers, j), ""]
         if solutions.is_complete[k]:
             lines = [*lines, "there is no other answer: the search visited every case", ""]
+        elif _count(answers) < wanted:
+            few = (
+                f"{_count(answers)} of the {wanted} answers that were asked for; more --tries may find others"
+            )
+            lines = [*lines, few, ""]
         return lines
 
     def _violations(self, run: Trained, solutions: Solutions, k: int) -> dict[str, int]:
@@ -834,7 +877,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             UnnError: if the model of the run has no best values; names the engines that do.
         """
         if not isinstance(run.network, CanInfer):
-            raise UnnError(self._refusal(run, "has no best values; use unn sample or unn solve", CanInfer))
+            raise UnnError(self._refusal(run, "has no best values", CanInfer))
 
     def _check_tries(self, run: Trained, tries: int) -> None:
         if tries > 1 and not self.graph(run.network).constraints:

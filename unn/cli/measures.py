@@ -310,6 +310,7 @@ def draw_values(
     names: Sequence[str],
     given: Given,
     blocks: Mapping[str, tuple[int, int]],
+    first: Mapping[str, int],
     changes: bool = False,
 ) -> Figure:
     """Draw values of all variables, one picture for each row.
@@ -318,14 +319,17 @@ def draw_values(
         network: model of the graph.
         rows: values by variable, shape ``(*axes)``.
         names: titles of the rows.
-        given: evidence, whose cells are marked in variables of categories.
+        given: evidence of all rows or of each, whose cells are marked in variables of categories.
         blocks: rows and columns of the blocks that are separated by lines, by variable.
+        first: number of the first category by variable; 1 where it is left out.
         changes: mark changes between successive rows.
     """
     graph: Declaration = network.graph  # type: ignore[assignment]
     categories = [name for name, kind in kinds(graph).items() if kind == "category"]
     cells = {
-        name: _given_cells(given[name], rows[0][name].shape[:-1]) for name in categories if name in given
+        name: _given_cells(given[name], rows[0][name].shape[:-1], len(rows))
+        for name in categories
+        if name in given
     }
     # several variables are already drawn side by side
     columns = 4 if len(rows[0]) == 1 else 1
@@ -333,20 +337,29 @@ def draw_values(
         list(rows),
         list(names),
         categories,
-        marking=Marking(cells, dict(blocks), changes=changes),
+        marking=Marking(cells, dict(blocks), first, changes),
         columns=columns,
     )
 
 
-def _given_cells(value: Tensor | Partial, shape: tuple[int, ...]) -> Tensor:
-    """Mask of the given nodes of the first example, shape of the node axes."""
+def selected(evidence: Tensor | Partial, rows: Tensor, count: int) -> Tensor | Partial:
+    """Evidence of some of several rows, one of which is repeated where it has no other."""
+    if isinstance(evidence, Partial):
+        value, mask = selected(evidence.value, rows, count), selected(evidence.mask, rows, count)
+        assert isinstance(value, Tensor) and isinstance(mask, Tensor)
+        return Partial(value, mask)
+    return evidence.expand(count, *evidence.shape[1:])[rows]
+
+
+def _given_cells(value: Tensor | Partial, shape: tuple[int, ...], rows: int) -> Tensor:
+    """Masks of the given nodes of each row, shape ``(rows, *node axes)``."""
     if not isinstance(value, Partial):
-        return torch.ones(shape, dtype=torch.bool)
-    mask = value.mask[0]
-    mask = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim))
-    if mask.ndim > len(shape):
-        mask = mask.flatten(len(shape)).all(-1)
-    return mask.expand(shape)
+        return torch.ones(rows, *shape, dtype=torch.bool)
+    mask = value.mask[:rows]
+    mask = mask.reshape(*mask.shape, *[1] * (1 + len(shape) - mask.ndim))
+    if mask.ndim > 1 + len(shape):
+        mask = mask.flatten(1 + len(shape)).all(-1)
+    return mask.expand(rows, *shape)
 
 
 def _queries(problem: DeclaredProblem, config: Any, count: int, seed: int) -> dict[str, Query]:

@@ -31,13 +31,15 @@ class Marking:
     """Marks on a picture of samples.
 
     Attributes:
-        given: observation mask by variable, boolean, shape of its node axes; the same for all samples.
+        given: observation mask by variable, boolean, shape of its node axes, or of one for each sample.
         blocks: numbers of rows and columns of a block by variable; lines are drawn between blocks.
+        first: number of the first category by variable; 1 where it is left out.
         changes: whether to mark cells whose category differs from the previous sample.
     """
 
     given: Mapping[str, object] | None = None
     blocks: Mapping[str, tuple[int, int]] | None = None
+    first: Mapping[str, int] | None = None
     changes: bool = False
 
 
@@ -49,7 +51,7 @@ def draw_samples(
     marking: Marking | None = None,
     columns: int = 1,
 ) -> Figure:
-    """Draw the values of each sample as panels: numbers as colours, categories written as numbers from 1.
+    """Draw the values of each sample as panels: numbers as colours, categories written as numbers.
 
     Observed cells are shaded with bold numbers; changed cells have the first colour of the theme.
     Categories of variables with more than 16 rows or columns of nodes are drawn as colours.
@@ -75,10 +77,9 @@ def draw_samples(
         raise ObservationError(f"a picture of samples needs at least one column, got columns={columns}.")
     marking = marking or Marking()
     variables = list(rows[0])
-    matrices = [
-        {name: _matrix(name, value, name in categories) for name, value in row.items()} for row in rows
-    ]
-    given = {name: _given(name, marking, matrices[0][name].shape) for name in variables}
+    first = {name: (marking.first or {}).get(name, 1) for name in categories}
+    matrices = [{name: _matrix(name, value, first.get(name)) for name, value in row.items()} for row in rows]
+    given = {name: _given(name, marking, matrices[0][name].shape, len(rows)) for name in variables}
     written = {name: name in categories and max(matrices[0][name].shape) <= WRITTEN for name in variables}
     limits = {name: _limits([row[name] for row in matrices]) for name in variables}
     across = min(columns, len(rows))
@@ -103,7 +104,7 @@ def draw_samples(
             matrix = matrices[position][name]
             if written[name]:
                 before = matrices[position - 1][name] if position and marking.changes else matrix
-                _write_categories(axes, matrix, given[name], matrix != before, theme)
+                _write_categories(axes, matrix, given[name][position], matrix != before, theme)
             else:
                 low, high = limits[name]
                 axes.imshow(
@@ -168,25 +169,25 @@ def _limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
-def _given(name: str, marking: Marking, shape: tuple[int, ...]) -> Marks:
-    """Observation mask of a variable, in the shape of its panel."""
+def _given(name: str, marking: Marking, shape: tuple[int, ...], samples: int) -> Marks:
+    """Observation masks of a variable, in the shape of its panel, one for each sample."""
     if not marking.given or name not in marking.given:
-        return np.zeros(shape, dtype=bool)
-    marks = as_array(marking.given[name])
-    if marks is None or marks.dtype != bool or marks.size != math.prod(shape):
+        return np.zeros((samples, *shape), dtype=bool)
+    marks, nodes = as_array(marking.given[name]), math.prod(shape)
+    if marks is None or marks.dtype != bool or marks.size not in (nodes, samples * nodes):
         raise ObservationError(
-            f"a picture of samples: what is given of {name!r} must be boolean with {math.prod(shape)} "
-            "entries, "
-            f"one for each of its nodes, got {described(marking.given[name])}."
+            f"a picture of samples: what is given of {name!r} must be boolean with {nodes} entries, "
+            f"one for each of its nodes, or {samples * nodes}, got {described(marking.given[name])}."
         )
-    return marks.reshape(shape)
+    return np.broadcast_to(marks.reshape(-1, *shape), (samples, *shape))
 
 
-def _matrix(name: str, value: object, category: bool) -> Matrix:
+def _matrix(name: str, value: object, first: int | None) -> Matrix:
+    """Values of a panel; the numbers of categories, where the first has a number."""
     array = as_array(value)
     if array is None or not array.size or not np.isfinite(array).all():
         raise ObservationError(
             f"a picture of samples needs finite numbers, got {described(value)} for {name!r}."
         )
-    x = np.asarray(array.argmax(-1) + 1 if category else array, dtype=np.float64)
+    x = np.asarray(array if first is None else array.argmax(-1) + first, dtype=np.float64)
     return x.reshape(1, -1) if x.ndim < 2 else x.reshape(x.shape[0], -1)

@@ -228,6 +228,8 @@ class Rows:
         """Numbers of one variable, shape ``(batch, nodes * channels)``; checks observed nodes."""
         name = slot.name
         self._check_shape(slot, value)
+        if value.is_complex():
+            raise ObservationError(f"variable {name!r} needs real numbers, got complex ones.")
         x = value if value.is_floating_point() else value.float()
         if not bool(x.isfinite().all()):
             raise ObservationError(f"variable {name!r}: values have NaN or infinite entries.")

@@ -79,9 +79,16 @@ class Perception(nn.Module, CanLearn, CanSolve):
         return {**self.__dict__, "_layouts": BoundedCache(_LAYOUTS)}
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
-        """Standardise the features by their mean and standard deviation."""
+        """Standardise the features by their mean and standard deviation.
+
+        Raises:
+            ObservationError: for values that are missing, do not fit the graph, or are not finite.
+        """
+        layout, features = self.layouts(sizes)
+        nodes = features.flatten(layout.continuous_part(values))
         for sensor in self.sensors:
-            self._reader(sensor).standardise(self._nodes(sensor, values[sensor.features]))
+            numbers = features.slots[sensor.features].numbers
+            self._reader(sensor).standardise(self._nodes(sensor, nodes[:, numbers]))
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Minus the log-probability that each node is read as one of its possible values; a scalar, the mean
@@ -134,7 +141,8 @@ class Perception(nn.Module, CanLearn, CanSolve):
         reader = self._reader(sensor)
         training = reader.training
         reader.eval()
-        parts = [reader(x.to(self._device)).log_softmax(1).cpu() for x in features.split(_AT_ONCE)]
+        like = next(self.parameters())
+        parts = [reader(x.to(like)).log_softmax(1).cpu() for x in features.split(_AT_ONCE)]
         reader.train(training)
         return torch.cat(parts)
 
@@ -175,7 +183,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
             if bool(here.any()):
                 nodes_seen = self._nodes(sensor, seen[:, own.numbers])[here.flatten().to(self._device)]
                 logs = torch.zeros(*here.shape, slot.channels)
-                logs[here] = self.log_probabilities(sensor, nodes_seen)
+                logs[here] = self.log_probabilities(sensor, nodes_seen).to(logs)
                 scores[:, slot.numbers] += logs.flatten(1)
                 read[:, slot.nodes] |= here
         scores = scores.masked_fill(base.false, -math.inf)
@@ -198,8 +206,8 @@ class Perception(nn.Module, CanLearn, CanSolve):
         return reader
 
     def _nodes(self, sensor: Sensor, rows: Tensor) -> Tensor:
-        """Features of all nodes, shape ``(nodes, *feature axes)``, on the device of the network."""
-        return rows.reshape(-1, *self._reader(sensor).shape).to(self._device)
+        """Features of all nodes, shape ``(nodes, *feature axes)``, like the parameters of the network."""
+        return rows.reshape(-1, *self._reader(sensor).shape).to(next(self.parameters()))
 
 
 def possible_values(layout: Layout, values: Mapping[str, Tensor]) -> Tensor:
@@ -223,6 +231,8 @@ def possible_values(layout: Layout, values: Mapping[str, Tensor]) -> Tensor:
                 f"variable {name!r} needs a tensor of shape (batch, {', '.join(map(str, slot.shape))}), got "
                 f"{tuple(x.shape)}."
             )
+        if not len(x):
+            raise ObservationError(f"variable {name!r}: there are no examples.")
         if slot.kind == "binary":
             x = torch.stack([1 - x, x], -1)
         parts.append(x.reshape(len(x), -1).cpu() > 0)

@@ -21,6 +21,9 @@ from ..ops.seeds import seed_of
 from .layout import Layout
 from .propagation import evidence, propagate
 
+_NO_ANSWER = torch.iinfo(torch.long).max
+"""Number of violations that stands for an answer without a value at some node."""
+
 Outcome = Literal["solved", "unsolved", "impossible"]
 """Whether an instance has a verified answer, none within the limits, or none at all."""
 
@@ -33,6 +36,8 @@ class Solutions:
         outcomes: outcome of each instance.
         values: one answer to each instance by discrete variable, shape ``(instances, *axes)``: a verified
             one, or the one with the fewest violations.
+        is_assigned: mask of the instances in which this answer has a value at every node, shape
+            ``(instances,)``; where no try reached one, open nodes have none.
         violations: number of violated parts of all constraints in that answer, shape ``(instances,)``.
         answers: the different verified answers to each instance, by variable, shape ``(answers, *axes)``.
         tries: number of tries of each instance, shape ``(instances,)``.
@@ -43,6 +48,7 @@ class Solutions:
 
     outcomes: tuple[Outcome, ...]
     values: Mapping[str, Tensor]
+    is_assigned: Tensor
     violations: Tensor
     answers: tuple[Mapping[str, Tensor], ...]
     tries: Tensor
@@ -92,10 +98,12 @@ class _Progress:
     ) -> _Progress:
         """Begin with one answer to each instance, which for a model that ranks answers is none of its own."""
         count = len(next(iter(first.values())))
-        most = torch.full((count,), torch.iinfo(torch.long).max)
+        most = torch.full((count,), _NO_ANSWER)
         none: list[list[dict[str, Tensor]]] = [[] for _ in range(count)]
         progress = cls(graph, given, wanted, dict(first), most, none, [set() for _ in range(count)])
         progress.add(torch.arange(count), first)
+        # an answer with a value at every node is better than the evidence, whatever it violates
+        progress.violations[_open_nodes(graph, first) > 0] = _NO_ANSWER
         if is_ranked:
             progress.answers = [[] for _ in range(count)]
             progress.seen = [set() for _ in range(count)]
@@ -197,10 +205,16 @@ def _solve(
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)
     expanded = {name: _expanded(x, instances) for name, x in given.items()}
-    # a first answer to every instance, also without time for a try: the evidence itself
-    progress = _Progress.of(
-        graph, layout.discrete_part(expanded), options.count, layout.frame.unflatten(rows), model.is_ranked
-    )
+    # a first answer to every instance, also without time for a try: the evidence, without values elsewhere
+    evident = layout.frame.unflatten(rows)
+    for name, slot in layout.frame.slots.items():
+        known = (
+            nodes[:, slot.nodes].unflatten(1, slot.node_shape)
+            if slot.node_shape
+            else nodes[:, slot.nodes.start]
+        )
+        evident[name] = evident[name] * known.reshape(*known.shape, *(1,) * (evident[name].ndim - known.ndim))
+    progress = _Progress.of(graph, layout.discrete_part(expanded), options.count, evident, model.is_ranked)
     tries = torch.zeros(instances, dtype=torch.long)
     exhausted = torch.zeros(instances, dtype=torch.bool)
     for number in range(options.tries):
@@ -240,7 +254,12 @@ def _solve(
     return Solutions(
         outcomes,
         progress.best,
-        progress.violations,
+        _open_nodes(graph, progress.best) == 0,
+        torch.where(
+            progress.violations < _NO_ANSWER,
+            progress.violations,
+            violations_of(graph, progress.given, progress.best),
+        ),
         progress.stacked(),
         tries,
         reasons,
@@ -290,6 +309,12 @@ def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapp
         mask = x.mask.reshape(*x.mask.shape, *(1,) * (x.value.ndim - x.mask.ndim)).expand(x.value.shape)
         differs = mask & (x.value != values[name].to(x.value.dtype))
         violations = violations + differs.flatten(1).sum(1)
+    return violations + _open_nodes(graph, values)
+
+
+def _open_nodes(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
+    """Number of nodes without a discrete value, shape ``(batch,)``."""
+    numbers = []
     for name, kind in kinds(graph).items():
         if kind != "real":
             value = values[name]
@@ -297,8 +322,8 @@ def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapp
             if kind == "category":
                 first = 1 + len(graph.variables[name].node_axes)
                 discrete = discrete.flatten(first).all(-1) & (value.flatten(first).sum(-1) == 1)
-            violations = violations + (~discrete).flatten(1).sum(1)
-    return violations
+            numbers.append((~discrete).flatten(1).sum(1))
+    return torch.stack(numbers).sum(0)
 
 
 def _over(began: float, options: SolvingOptions) -> bool:

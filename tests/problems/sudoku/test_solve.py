@@ -158,3 +158,29 @@ def test_a_solver_of_an_earlier_version_opens_as_one_that_does_not_decimate():
     assert problem.earlier_config(content) == content
     del content["model"]["decimate_every"]
     assert problem.earlier_config(content)["model"]["decimate_every"] == 0
+
+
+def test_as_many_rows_as_cells_in_a_row_are_one_square():
+    from problems.sudoku.files import digits_of
+
+    row = " ".join(["1", "2", "3", "4", *["."] * 12])
+    assert digits_of("\n".join([row, *[" ".join(["."] * 16)] * 15]), 9) == 16
+    # sixteen cells in a line are a puzzle of four digits
+    assert digits_of("1...............\n...............2\n", 9) == 4
+
+
+def test_every_picture_marks_the_given_cells_of_its_own_puzzle(capsys, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("unn.draw.save_figure", lambda figure, file: drawn.append(figure))
+    (tmp_path / "two").write_text("1...............\n...............2\n")
+    printed(capsys, "solve", "sudoku", str(tmp_path / "two"), "--engine", "search", "--draw", "two.png")
+    bold = [
+        {
+            (round(t.get_position()[1]), round(t.get_position()[0]))
+            for t in axes.texts
+            if t.get_fontweight() == "bold"
+        }
+        for axes in drawn[0].axes
+        if axes.axison
+    ]
+    assert bold == [{(0, 0)}, {(3, 3)}]

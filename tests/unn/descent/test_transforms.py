@@ -117,5 +117,5 @@ def test_large_blocks_are_refused_under_transforms():
     x, a = g.variable("X", "a", unn.SquaredNorm()), g.variable("A", "a", unn.SignedEntropy())
     g.factor(Multilinear(g.parameter("w", "a", init=0.1)["i"], x["i"], a["i"]))
     net = unn.Unrolled(g, "X", "A", order=["A"], gradient=unn.Implicit(), check_values=False)
-    with pytest.raises(InferenceError, match=says("3000", "2048", "Checkpoint")):
+    with pytest.raises(InferenceError, match=says("3000", "2048", "Truncate")):
         grad(lambda x: net(x).sum())(torch.zeros(1, 3000))

@@ -97,3 +97,18 @@ def test_wrong_marks_and_columns_are_refused():
         )
     with pytest.raises(ObservationError, match="columns=0"):
         draw_samples(samples(CELLS), ["1"], ["X"], columns=0)
+
+
+def test_each_sample_can_have_its_own_given_cells():
+    given = torch.zeros(2, 4, 4, dtype=torch.bool)
+    given[0, 1, 2] = given[1, 3, 0] = True
+    figure = draw_samples(samples(CELLS, CELLS), ["1", "2"], ["X"], LIGHT, Marking(given={"X": given}))
+    for axes, place in zip(panels(figure), ((1, 2), (3, 0)), strict=True):
+        assert {p for p, text in texts(axes).items() if text.get_fontweight() == "bold"} == {place}
+
+
+def test_the_first_category_can_have_another_number():
+    (axes,) = panels(draw_samples(samples(CELLS), ["1"], ["X"], LIGHT, Marking(first={"X": 0})))
+    assert {place: int(text.get_text()) for place, text in texts(axes).items()} == {
+        (i, j): int(CELLS[i, j]) for i in range(4) for j in range(4)
+    }

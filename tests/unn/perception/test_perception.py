@@ -377,3 +377,40 @@ def test_a_model_can_be_copied_after_use():
     logs = random_logs(1, 3, 0)
     answer = unn.solve(model, {"seen": logs})["X"]
     assert torch.equal(unn.solve(copy.deepcopy(model), {"seen": logs})["X"], answer)
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_features_and_networks_of_every_type_have_losses_and_answers(own, dtype):
+    torch.manual_seed(0)
+    model = unn.Perception(permutations(3), SMALL).to(own)
+    seen = (4 * torch.eye(3)[torch.tensor([[0, 1, 2], [2, 0, 1]])]).to(dtype)
+    labels = torch.eye(3)[torch.tensor([[0, 1, 2], [2, 0, 1]])]
+    model.prepare({"seen": seen, "X": labels})
+    assert float(next(iter(model.readers.values())).center) == pytest.approx(4 / 3)
+    loss = model.loss({"seen": seen, "X": labels}, {})
+    loss.backward()
+    assert loss.isfinite()
+    assert unn.solve(model, {"seen": seen}).outcomes == ("solved",) * 2
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (torch.full((2, 3, 3), torch.nan), "'seen': values have NaN"),
+        (torch.ones(2, 3, 4), "'seen' needs"),
+        (torch.ones(2, 3, 3, dtype=torch.complex64), "'seen' needs real numbers"),
+        (None, "seen"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused_before_they_are_standardised(seen, words):
+    model = unn.Perception(permutations(3), SMALL)
+    with pytest.raises(ObservationError, match=words):
+        model.prepare({} if seen is None else {"seen": seen})
+    assert float(next(iter(model.readers.values())).center) == 0
+
+
+def test_a_loss_of_no_examples_is_refused():
+    model = unn.Perception(permutations(3), SMALL)
+    with pytest.raises(ObservationError, match="no examples"):
+        model.loss({"seen": torch.ones(0, 3, 3), "X": torch.ones(0, 3, 3)}, {})

@@ -251,3 +251,28 @@ def test_models_of_discrete_values_refuse_a_graph_with_a_continuous_variable():
     ):
         with pytest.raises(DeclarationError, match="'height'"):
             model()
+
+
+def test_without_time_for_a_try_nodes_that_are_not_given_have_no_value():
+    model = Proposals(lambda count, generator: GRID.expand(count, 4, 4))
+    values = torch.nn.functional.one_hot(GRID[None], 4).float()
+    given = torch.zeros(1, 4, 4, dtype=torch.bool)
+    given[0, 0, 1] = True
+    options = SolvingOptions(seconds=1e-9)
+    solutions = unn.solve(model, {"X": unn.Partial(values, given)}, options=options)
+    assert (
+        solutions.outcomes == ("unsolved",) and not solutions.is_assigned[0] and int(solutions.tries[0]) == 0
+    )
+    assert int(solutions["X"].sum()) == 1 and float(solutions["X"][0, 0, 1, 1]) == 1
+    assert int(solutions.violations[0]) > 0
+    complete = unn.solve(model, {"X": values}, options=options)
+    assert complete.outcomes == ("solved",) and complete.is_assigned[0]
+
+
+def test_an_answer_with_a_value_everywhere_is_better_than_the_evidence_whatever_it_violates():
+    wrong = torch.zeros(4, 4, dtype=torch.long)
+    one_hot = torch.nn.functional.one_hot(wrong, 4).float()
+    model = Proposals(lambda count, generator: one_hot.expand(count, 4, 4, 4))
+    solutions = unn.solve(model, {}, count=1, options=SolvingOptions(tries=1))
+    assert solutions.outcomes == ("unsolved",) and bool(solutions.is_assigned[0])
+    assert torch.equal(solutions["X"][0].argmax(-1), wrong)
