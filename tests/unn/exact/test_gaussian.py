@@ -293,3 +293,11 @@ def test_the_engine_answers_rows_that_give_different_constants_and_entries():
 def test_constants_of_a_call_that_do_not_fit_are_refused_by_name(evidence, words):
     with pytest.raises(ObservationError, match=words):
         unn.exact.gaussian_marginals(regression(), evidence)
+
+
+def test_a_constant_with_a_declared_value_is_not_given_another():
+    g = unn.FactorGraph("m", n=2)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Multilinear(g.constant("w", "n", torch.ones(2))["i"], x["i"]))
+    with pytest.raises(ObservationError, match="'w' has a value since its declaration"):
+        unn.exact.gaussian_marginals(g, {"w": torch.ones(1, 2)})
