@@ -705,7 +705,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
         network = run.network
         if not isinstance(network, CanSample):
-            raise UnnError(self._refusal(run, "has no samples", CanSample))
+            raise UnnError(self._refusal(run, f"has no samples{_instead(network)}", CanSample))
         self._check_tries(run, request.sampling.tries)
         if request.trace is not None and not network.has_steps:
             raise UnnError(
@@ -877,7 +877,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             UnnError: if the model of the run has no best values; names the engines that do.
         """
         if not isinstance(run.network, CanInfer):
-            raise UnnError(self._refusal(run, "has no best values", CanInfer))
+            raise UnnError(self._refusal(run, f"has no best values{_instead(run.network)}", CanInfer))
 
     def _check_tries(self, run: Trained, tries: int) -> None:
         if tries > 1 and not self.graph(run.network).constraints:
@@ -974,6 +974,13 @@ def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Default
     common = next(bases)
     shared = [option.name for option in fields(common)] if is_dataclass(common) else []
     return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)
+
+
+def _instead(network: nn.Module) -> str:
+    """The commands that the model of a run does answer, as the end of a refusal."""
+    kinds = {"sample": CanSample, "infer": CanInfer, "solve": CanSolve}
+    commands = [f"unn {name}" for name, kind in kinds.items() if isinstance(network, kind)]
+    return f"; use {' or '.join(commands)}" if commands else ""
 
 
 def _count(values: Mapping[str, Tensor]) -> int:
