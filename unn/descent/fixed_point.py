@@ -95,9 +95,9 @@ def at_fixed_point(function: Map, x: Tensor, tolerance: float = 0.0) -> Tensor:
     """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
 
     By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the
-    function in x; only products with the transposed J are needed. Derivatives above the second are not exact.
-    There is no forward mode. Transforms of
-    torch.func (``vmap``, ``grad``, ``jvp``) cannot run the solver; under these J is formed.
+    function in x; only products with the transposed J are needed. Derivatives above the second are not exact,
+    and there is no forward mode. Transforms of torch.func (``vmap``, ``grad``, ``jvp``) cannot run the
+    solver; under these J is formed.
 
     Args:
         function: differentiable in x and in the tensors that it closes over; batch elements do not interact.

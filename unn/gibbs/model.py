@@ -98,15 +98,15 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         if options.learning == "score-matching":
             return score_matching(self.graph, values, options.temperature)
         batch = len(next(iter(values.values())))
-        examples, state = dict(values), dict(values)
+        examples, drawn = dict(values), dict(values)
         if len(values) < len(self.graph.variables):
             hidden = Chains(self.graph, values, batch, 1, sizes=sizes, temperature=options.temperature)
             examples = completed(hidden, options.learning_sweeps)
             # chains continue from draws: from means the truth would be no fixed point of the gradient
-            state = {name: hidden.state.result(name) for name in self.graph.variables}
+            drawn = {name: hidden.state.result(name) for name in self.graph.variables}
         count = options.chains if options.learning == "persistent" else batch
         key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
-        start = state if options.learning == "contrastive" else self._persistent.get(key, {})
+        start = drawn if options.learning == "contrastive" else self._persistent.get(key, {})
         chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature, initial=start)
         draws = completed(chains, options.learning_sweeps)
         if options.learning == "persistent":

@@ -205,15 +205,8 @@ def _solve(
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)
     expanded = {name: _expanded(x, instances) for name, x in given.items()}
-    # a first answer to every instance, also without time for a try: the evidence, without values elsewhere
-    evident = layout.frame.unflatten(rows)
-    for name, slot in layout.frame.slots.items():
-        known = (
-            nodes[:, slot.nodes].unflatten(1, slot.node_shape)
-            if slot.node_shape
-            else nodes[:, slot.nodes.start]
-        )
-        evident[name] = evident[name] * known.reshape(*known.shape, *(1,) * (evident[name].ndim - known.ndim))
+    # a first answer to every instance, also without time for a try
+    evident = _evident_values(layout, rows, nodes)
     progress = _Progress.of(graph, layout.discrete_part(expanded), options.count, evident, model.is_ranked)
     tries = torch.zeros(instances, dtype=torch.long)
     exhausted = torch.zeros(instances, dtype=torch.bool)
@@ -266,6 +259,22 @@ def _solve(
         exhausted | (impossible >= 0),
         time.perf_counter() - began,
     )
+
+
+def _evident_values(layout: Layout, rows: Tensor, nodes: Tensor) -> dict[str, Tensor]:
+    """The evidence by discrete variable, shape ``(instances, *axes)``, zeros at nodes that are not given.
+
+    Args:
+        layout: candidates.
+        rows: values, shape ``(instances, numbers)``.
+        nodes: mask of the given nodes, shape ``(instances, nodes)``.
+    """
+    values = layout.frame.unflatten(rows)
+    for name, slot in layout.frame.slots.items():
+        x = values[name]
+        known = nodes[:, slot.nodes].reshape(len(nodes), *slot.node_shape)
+        values[name] = x * known.reshape(*known.shape, *(1,) * (x.ndim - known.ndim))
+    return values
 
 
 def _check_arguments(model: object, given: object, count: object, options: object) -> None:
