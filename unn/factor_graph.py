@@ -117,7 +117,8 @@ class FactorGraph(Declaration):
             sizes: sizes of the axes that follow neither from the declaration nor from ``given``.
 
         Raises:
-            ObservationError: for values that do not fit, or of several rows, and for sizes that are missing.
+            ObservationError: for values that do not fit, or of several rows.
+            DeclarationError: for the size of an axis that is missing.
 
         Example:
             >>> bool(g.contraction({"X": x[:1]}))

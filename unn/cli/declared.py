@@ -792,7 +792,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         import torch
 
         from ..draw import save_figure
-        from .measures import selected
+        from ..graph.partial import rows_of
 
         possible = torch.tensor([outcome != "impossible" for outcome in solutions.outcomes])
         drawn = (possible & solutions.is_assigned).nonzero()[:, 0]
@@ -800,7 +800,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             return f"nothing is drawn in {file}: no instance has an answer"
         values = {name: x[drawn] for name, x in solutions.values.items()}
         count = len(solutions.outcomes)
-        own = {name: selected(x, drawn, count) for name, x in given.items()}
+        own = {name: rows_of(x, drawn, count) for name, x in given.items()}
         save_figure(self.picture(run, values, own), file)
         shown = ", ".join(str(k + 1) for k in drawn[:_DRAWN].tolist())
         which = "answers" if len(drawn) == count <= _DRAWN else f"answers to instances {shown}"

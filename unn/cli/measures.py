@@ -342,15 +342,6 @@ def draw_values(
     )
 
 
-def selected(evidence: Tensor | Partial, rows: Tensor, count: int) -> Tensor | Partial:
-    """Evidence of some of several rows, one of which is repeated where it has no other."""
-    if isinstance(evidence, Partial):
-        value, mask = selected(evidence.value, rows, count), selected(evidence.mask, rows, count)
-        assert isinstance(value, Tensor) and isinstance(mask, Tensor)
-        return Partial(value, mask)
-    return evidence.expand(count, *evidence.shape[1:])[rows]
-
-
 def _given_cells(value: Tensor | Partial, shape: tuple[int, ...], rows: int) -> Tensor:
     """Masks of the given nodes of each row, shape ``(rows, *node axes)``."""
     if not isinstance(value, Partial):

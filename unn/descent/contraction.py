@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import DeclarationError, ObservationError
 from ..graph.arrays import Parameter
 from ..graph.declaration import Declaration
+from ..graph.dynamic import shapes_of
 from ..graph.factor import EnergyFactor
 from .collect import collect_evidence
 from .entries import entries_of
@@ -77,13 +78,18 @@ def contraction(
             holds for these.
 
     Raises:
-        ObservationError: for values that do not fit, or of several rows, and for sizes that are missing.
+        ObservationError: for values that do not fit, or of several rows.
+        DeclarationError: for the size of an axis that is missing.
     """
     given = dict(given or {})
     plan = Plan.of(graph, list(given))
     stored = (x for x in (*graph.parameters(), *graph.buffers()) if x.is_floating_point())
     like = next(stored, torch.zeros(()))
-    start = {} if given else {name: like.new_zeros(1, *_shape(graph, name, sizes)) for name in plan.free[:1]}
+    start = (
+        {}
+        if given
+        else {name: like.new_zeros(1, *shapes_of(graph, sizes or {}, [name])[name]) for name in plan.free[:1]}
+    )
     evidence = collect_evidence(graph, given, start or None, sizes=sizes)
     if evidence.batch != 1:
         raise ObservationError(
@@ -110,24 +116,6 @@ def contraction(
         matrix[place[name], place[source]] = gain
     radius = float(torch.linalg.eigvals(matrix).abs().amax()) if len(plan.free) else 0.0
     return Contraction(radius, gains)
-
-
-def _shape(graph: Declaration, name: str, sizes: Mapping[str, int] | None) -> list[int]:
-    """The shape of a variable, whose norms depend on its size.
-
-    Raises:
-        ObservationError: for an axis without a size.
-    """
-    table, variable = graph.size_table, graph.variables[name]
-    known = table.solve({table.root(axis): size for axis, size in (sizes or {}).items()})
-    shape = table.shape(variable, known)
-    if None in shape:
-        axis = variable.axes[shape.index(None)]
-        raise ObservationError(
-            f"contraction: the size of axis {axis!r} of {name!r} is unknown, and norms depend on it; pass "
-            f"sizes={{{axis!r}: ...}}."
-        )
-    return [int(size or 0) for size in shape]
 
 
 def _refusal(plan: Plan, evidence: Evidence) -> str:

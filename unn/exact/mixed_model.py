@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
-from ..graph.partial import Partial
+from ..graph.partial import Partial, rows_of
 from .gaussian import constants_given
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
 from .model import generator_of, like_parameters, verified
@@ -187,17 +187,10 @@ def rows_by_pattern(
     groups = []
     for number in range(int(pattern.max()) + 1):
         places = (pattern == number).nonzero()[:, 0]
-        rows = {name: _select(x, places, count) for name, x in given.items()}
+        rows = {name: rows_of(x, places, count) for name, x in given.items()}
         rows |= shared | {name: x[places[:1]] for name, x in own.items()}
         groups.append(_Rows(places, rows))
     return groups
-
-
-def _select(x: Tensor | Partial, places: Tensor, count: int) -> Tensor | Partial:
-    if isinstance(x, Partial):
-        value = x.value.expand(count, *x.value.shape[1:])[places]
-        return Partial(value, x.mask.expand(count, *x.mask.shape[1:])[places])
-    return x.expand(count, *x.shape[1:])[places]
 
 
 def _in_order(parts: list[Tensor], groups: list[_Rows]) -> Tensor:

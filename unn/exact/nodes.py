@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -16,6 +16,7 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.devices import moved
+from ..graph.dynamic import shapes_of
 from ..graph.partial import Partial
 from ..regularizers import BinaryEntropy, LogPartition, SignedEntropy
 from ..regularizers.simplex import is_categorical
@@ -275,30 +276,6 @@ def check_rows(given: Given, count: int) -> None:
             raise ObservationError(
                 f"variable {name!r}: {len(value)} rows are given, but {count} answers are wanted."
             )
-
-
-def shapes_of(
-    graph: Declaration, sizes: Mapping[str, int], names: Iterable[str]
-) -> dict[str, tuple[int, ...]]:
-    """Shapes of some arrays of a graph, without batch axes.
-
-    Raises:
-        DeclarationError: for an unknown size, or sizes that contradict the declaration.
-    """
-    table = graph.size_table
-    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
-    shapes = {}
-    for name in names:
-        array = graph.arrays[name]
-        shape = table.shape(array, solved)
-        if None in shape:
-            axis = array.axes[shape.index(None)]
-            raise DeclarationError(
-                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
-                f"sizes={{{axis!r}: ...}}."
-            )
-        shapes[name] = tuple(int(size or 0) for size in shape)
-    return shapes
 
 
 def refusal_of_variables(graph: Declaration) -> str:

@@ -21,7 +21,7 @@ from ..descent.energy import double_precision_terms
 from ..graph.adjacency import Adjacency, adjacency
 from ..graph.colouring import greedy_colours
 from ..graph.declaration import Declaration
-from .nodes import shapes_of
+from ..graph.dynamic import shapes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 

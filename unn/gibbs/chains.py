@@ -25,10 +25,10 @@ from ..errors import (
     InferenceError,
     ObservationError,
 )
-from ..exact.nodes import shapes_of
 from ..graph.arrays import Constant
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
+from ..graph.dynamic import shapes_of
 from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..noise import uniform

@@ -1,11 +1,12 @@
-"""Sizes of axes without a static size, from evidence."""
+"""Sizes of axes without a static size, from evidence, and the shapes that follow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
+from ..errors import DeclarationError
 from .declaration import Declaration
 from .partial import Partial
 
@@ -25,3 +26,27 @@ def dynamic_sizes(graph: Declaration, evidence: Mapping[str, Tensor | Partial]) 
             axes = zip(graph.variables[name].axes, shape, strict=False)
             sizes |= {axis: size for axis, size in axes if axis not in static}
     return sizes
+
+
+def shapes_of(
+    graph: Declaration, sizes: Mapping[str, int], names: Iterable[str]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of some arrays of a graph, without batch axes.
+
+    Raises:
+        DeclarationError: for an unknown size, or sizes that contradict the declaration.
+    """
+    table = graph.size_table
+    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
+    shapes = {}
+    for name in names:
+        array = graph.arrays[name]
+        shape = table.shape(array, solved)
+        if None in shape:
+            axis = array.axes[shape.index(None)]
+            raise DeclarationError(
+                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
+                f"sizes={{{axis!r}: ...}}."
+            )
+        shapes[name] = tuple(int(size or 0) for size in shape)
+    return shapes

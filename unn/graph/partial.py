@@ -52,3 +52,17 @@ class Partial:
             )
         missing = value.isnan()
         return cls(value.masked_fill(missing, 0), ~missing)
+
+
+def rows_of(evidence: Tensor | Partial, rows: Tensor, count: int) -> Tensor | Partial:
+    """Evidence of several of ``count`` rows, of which the only one is repeated where it has no other.
+
+    Args:
+        evidence: shape ``(count or 1, *axes)``.
+        rows: numbers of the rows, integers.
+        count: number of rows.
+    """
+    if isinstance(evidence, Partial):
+        value, mask = evidence.value, evidence.mask
+        return Partial(value.expand(count, *value.shape[1:])[rows], mask.expand(count, *mask.shape[1:])[rows])
+    return evidence.expand(count, *evidence.shape[1:])[rows]

@@ -55,7 +55,7 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
     the groups of the candidate: its node and the counting constraints. Where the graph has factors with an
     energy, their messages at the present estimates are inputs of the update, and continuous nodes that are
     not given have states and estimates of their own. States of candidates begin at random, so that tries
-    differ. Weights fit every size of the graph, and every graph, whose kinds of groups they have; training
+    differ. Weights fit every size of the graph, and every graph whose kinds of groups they have; training
     may mix sizes, each of which has a pool of examples. Of several training processes each has its own pools,
     and checkpoints contain those of the first.
 

@@ -319,7 +319,7 @@ def test_certificates_need_the_size_of_every_axis():
     x = g.variable("x", "n", unn.SignedEntropy())
     g.factor(Multilinear(g.parameter("J", "", init=torch.tensor(5.0))[""], x["i"], x["i+1"]))
     for certify in (g.contraction, lambda: unn.spectral_normalise(g)):
-        with pytest.raises(ObservationError, match=r"the size of axis 'n' of 'x' is unknown.*sizes=\{'n'"):
+        with pytest.raises(DeclarationError, match=r"the size of axis 'n' of 'x' is unknown.*sizes=\{'n'"):
             certify()
     assert g.contraction(sizes={"n": 1}).factor == 0
     # the norm of a chain of n nodes is 2 cos(pi / (n + 1)) times the coupling
