@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unn import EnergyFactor
 from unn.errors import DeclarationError
@@ -21,7 +21,8 @@ class Implicit(EnergyFactor):
 
     Args:
         energy: function of the values of the references' arrays in order, variables as ``(batch, *axes)``,
-            parameters and constants as declared; returns ``(batch,)``.
+            parameters and constants as declared; returns ``(batch,)``. The parameters of an ``nn.Module``
+            become parameters of the graph.
         references: the arrays; equal letters tie axes, as in any factor.
         bounded_below: the energy is bounded below in its variables; used by ``boundedness()``.
         name: unique in the graph.
@@ -48,6 +49,7 @@ class Implicit(EnergyFactor):
                     f"factor {self.name!r}: Implicit passes whole arrays, so {reference} cannot be shifted, "
                     "split or diagonal."
                 )
+        self.module = energy if isinstance(energy, nn.Module) else None
         self._energy = energy
         self._bounded_below = bounded_below
 
@@ -67,4 +69,5 @@ class Implicit(EnergyFactor):
         return 0 if self._bounded_below or not set(names) & set(self.variables) else None
 
     def formula(self) -> str:
-        return f"{getattr(self._energy, '__name__', 'energy')}({', '.join(map(str, self.references))})"
+        called = "energy" if self.module is None else type(self.module).__name__
+        return f"{getattr(self._energy, '__name__', called)}({', '.join(map(str, self.references))})"

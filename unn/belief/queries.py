@@ -16,6 +16,7 @@ from ..exact.queries import tables_of
 from ..exact.reduction import Reduced, place_probabilities, remaining_tables
 from ..exact.tables import TableEvidence, TableModel
 from ..graph.declaration import Declaration
+from .decoding import best_states
 from .mini_bucket import mini_bucket_bound
 from .options import BeliefOptions
 from .propagation import appearance_probabilities, log_partition, propagate
@@ -26,8 +27,8 @@ class BeliefMarginals:
     """Approximate marginals.
 
     Attributes:
-        means: means by variable, shape ``(batch, *axes)``; exact on trees. With max-product the modes of
-            max-marginals, one-hot.
+        means: means by variable, shape ``(batch, *axes)``; exact on trees. With max-product the states
+            of largest max-marginals, one-hot; on trees best values, also where several are equally good.
         log_partition: the Bethe approximation (exact on trees, neither bound elsewhere), or an upper
             bound with "tree-reweighted", in the rows that have converged, and "mini-bucket", shape
             ``(batch,)``; -inf where counting proves that no values agree with the evidence. NaN with
@@ -111,7 +112,7 @@ def marginals_of_tables(
     total = constant + log_partition(families, beliefs, weights, len(states))
     total = torch.where(possible, total, -torch.inf)
     if options.method == "max-product":
-        p = torch.nn.functional.one_hot(p.argmax(2), p.shape[2]).double()
+        p = torch.nn.functional.one_hot(best_states(families, beliefs), p.shape[2]).double()
         total = torch.full_like(total, torch.nan)
     probabilities = _placed(model, evidence, remaining, states, p, possible)
     residual = beliefs.residual.expand(batch)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from ..errors import ConvergenceWarning, InferenceError, ObservationError, unknown
 from ..graph.arrays import Reference
@@ -76,8 +77,10 @@ class ContrastiveHebbian(nn.Module):
             values: examples of what is given and of the targets, shape ``(batch, *axes)``.
 
         Raises:
-            ObservationError: for values that are missing or do not fit.
+            InferenceError: for a module with active dropout.
+            ObservationError: for values that are missing, unknown or do not fit.
         """
+        _require_one_energy(self.graph)
         known = _examples(self.graph, values, (*self.given, *self.targets))
         with torch.no_grad():
             free = self._phase({name: known[name] for name in self.given}, self.order, None)
@@ -157,8 +160,10 @@ class EquilibriumPropagation(nn.Module):
             values: examples of what is given and of the targets, shape ``(batch, *axes)``.
 
         Raises:
-            ObservationError: for values that are missing or do not fit.
+            InferenceError: for a module with active dropout.
+            ObservationError: for values that are missing, unknown or do not fit.
         """
+        _require_one_energy(self.graph)
         known = _examples(self.graph, values, (*self.given, *self.targets))
         given = {name: known[name] for name in self.given}
         with torch.no_grad():
@@ -203,10 +208,11 @@ class EquilibriumPropagation(nn.Module):
         return _fixed_point(graph, given, self.order, self.until, self.iterations, start)
 
     def _nudged_graphs(self) -> tuple[Declaration, ...]:
-        """Nudged copies of the graph, with its present parameters and constants, and no submodules of their
-        own; made anew where these have been replaced."""
+        """Nudged copies of the graph, with its present modules, parameters and constants; made anew where
+        these or its arrays and factors have been replaced."""
         tensors = (*self.graph.parameters(), *self.graph.buffers())
-        made_for = tuple((id(x), x.dtype, x.device) for x in tensors)
+        parts = (*self.graph.arrays.values(), *self.graph.factors.values(), *self.graph.modules())
+        made_for = (*((id(x), x.dtype, x.device) for x in tensors), *map(id, parts))
         if made_for != self._made_for:
             signs = (1.0, -1.0)
             self._nudged = tuple(_nudged(self.graph, self.targets, sign * self.nudge) for sign in signs)
@@ -256,7 +262,8 @@ class _Nudge(EnergyFactor):
 def _nudged(graph: Declaration, targets: Sequence[str], strength: float) -> Declaration:
     """A copy of a graph with the same parameters and a linear cost of the targets, whose slopes are
     variables."""
-    shared: dict[int, Any] = {id(x): x for x in (*graph.parameters(), *graph.buffers())}
+    modules = [module for module in graph.modules() if module is not graph]
+    shared: dict[int, Any] = {id(x): x for x in (*graph.parameters(), *graph.buffers(), *modules)}
     nudged = copy.deepcopy(graph, shared)
     for name in targets:
         y = nudged.variables[name]
@@ -317,12 +324,30 @@ def _check_target(name: str, target: Tensor, y: Tensor) -> None:
         raise ObservationError(f"variable {name!r}: some examples of the target are NaN or infinite.")
 
 
+def _require_one_energy(graph: Declaration) -> None:
+    """Check that all phases have the same energy.
+
+    Raises:
+        InferenceError: for a module that draws anew whenever it is called; names it.
+    """
+    for name, module in graph.named_modules():
+        if module.training and isinstance(module, _DropoutNd) and module.p:
+            raise InferenceError(
+                f"graph {graph.name!r}: module {name!r} ({module!r}) draws another mask in every call, so "
+                "that the phases have different energies; set it to evaluation, "
+                f"graph.get_submodule({name!r}).eval(), or train with unn.Unrolled."
+            )
+
+
 def _examples(graph: Declaration, values: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
     if not isinstance(values, Mapping):
         raise ObservationError(
             f"graph {graph.name!r}: examples are a mapping from names to tensors, got "
             f"{type(values).__name__}."
         )
+    for name in values:
+        if name not in graph.variables:
+            raise ObservationError(f"graph {graph.name!r}: " + unknown("variable", name, graph.variables))
     for name in names:
         if not isinstance(values.get(name), Tensor):
             raise ObservationError(f"graph {graph.name!r}: variable {name!r} needs examples, a tensor.")

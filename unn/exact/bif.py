@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, suggest
-from .files import ModelFile, read_text
+from .files import ModelFile, read_text, underflows
 
 _TOKEN = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|"[^"\n]*"|(?!/\*)[^\s{}()\[\],;|"]+|[{}()\[\],;|]', re.DOTALL)
 _SUM = 1e-3
-"""Largest deviation from one of the sum of a distribution; files round their probabilities."""
+"""Largest deviation of the sum of a distribution from one, by the root of the number of states; files round
+their probabilities."""
 
 
 @dataclass(frozen=True)
@@ -280,12 +281,16 @@ def _row(reader: _Reader, size: int, child: str, word: _Token) -> NDArray[np.flo
             value = math.nan if "_" in token.text else float(token.text)
         except ValueError:
             value = math.nan
+        if value == 0 and underflows(token.text):
+            reader.fail(
+                f"a probability of {child!r} which is 0 or at least 5e-324, the smallest number", token
+            )
         if not 0 <= value <= 1 + _SUM:
             reader.fail(f"a probability of {child!r}", token)
         values.append(value)
     if len(values) != size:
         reader.fail(f"{size} probabilities, one for each state of {child!r}, instead of {len(values)}", word)
-    if abs(sum(values) - 1) > _SUM * size:
+    if abs(sum(values) - 1) > _SUM * math.sqrt(size):
         reader.fail(f"probabilities of {child!r} that sum to one, not to {sum(values):.6g}", word)
     return np.array(values)
 

@@ -38,6 +38,9 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
                 state_parts.append(torch.ones_like(entry))
         scopes, counted = torch.cat(node_parts, 1), torch.cat(state_parts, 1)
         if not scopes.numel():
+            if len(scopes) and (part.lower > 0 or (part.upper is not None and part.upper < 0)):
+                # of no entries none is 1
+                families.append(Family(scopes[:1], torch.full((1, 1), -torch.inf, dtype=torch.float64)))
             continue
         upper = scopes.shape[1] if part.upper is None else part.upper
         for family, own_states in _distinct_groups(scopes, counted, states):

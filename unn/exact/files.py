@@ -111,3 +111,9 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path} is empty.")
     return text
+
+
+def underflows(word: str) -> bool:
+    """Whether a number that is read as 0 has another digit than 0, so that a possible state would become
+    impossible."""
+    return any(digit in word.lower().partition("e")[0] for digit in "123456789")

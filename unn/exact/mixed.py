@@ -179,7 +179,8 @@ def mixed_marginals(
     _check_memory(graph, len(states) * batch * pattern.entries, options)
     form = quadratic_form(graph, pattern, {**values_of_states, **constants})
     never = form.constant >= -NEVER
-    form, agrees = _without(form, never, pattern.entries), agrees & ~never
+    # a state that no row has may be one whose energy has no minimum
+    form, agrees = _without(form, never | ~agrees.any(0), pattern.entries), agrees & ~never
     normals = normal_given(graph, pattern, form, values.expand(batch, -1).T[None], known, options)
     logs = torch.where(agrees, normals.log_partition.T, -math.inf)
     total = logs.logsumexp(1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from .files import ModelFile, read_text
+from .files import ModelFile, read_text, underflows
 from .tables import TableEvidence, TableModel
 
 _MOST = 10**9
@@ -67,6 +67,11 @@ class _Tokens:
             values = np.array(words, dtype=np.float64)
         except ValueError:
             values = np.array([_number(word) for word in words])
+        for offset in np.flatnonzero(values == 0).tolist():
+            if underflows(words[offset]):
+                raise self.error(
+                    self.position + offset, f"{expected}, which is 0 or at least 5e-324, the smallest number"
+                )
         wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if len(wrong) or len(words) < count:
             offset = int(wrong[0]) if len(wrong) else len(words)

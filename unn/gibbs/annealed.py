@@ -89,10 +89,12 @@ def log_partition(
         return _exactly(chains)
     ladder = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
     volume = chains.log_volume()
-    rising = (volume + _annealed(chains, ladder)).view(chains.queries, chains.chains)
     for number in range(options.burn_in):
         chains.sweep(adapts=2 * number < options.burn_in)
     falling = (volume - _annealed(chains, ladder[::-1])).view(chains.queries, chains.chains)
+    # last, so that Langevin dynamics have their step sizes
+    chains.restart()
+    rising = (volume + _annealed(chains, ladder)).view(chains.queries, chains.chains)
     chains.require_finite()
     count = chains.chains
     peak = rising.amax(1, keepdim=True)

@@ -204,6 +204,22 @@ class Chains:
             self._exchange()
         self._sweeps += 1
 
+    @property
+    def has_langevin(self) -> bool:
+        """Whether some variables have moved by Langevin dynamics, or will."""
+        return bool(self._langevin)
+
+    def log_steps(self) -> dict[str, Tensor]:
+        """Logarithm of the step size of each variable that has moved by Langevin dynamics, the mean over
+        chains, a scalar."""
+        steps = {name: moves.log_step for name, moves in self._langevin.items()}
+        return {name: step.mean() for name, step in steps.items() if step is not None}
+
+    def set_log_steps(self, log_steps: Mapping[str, Tensor]) -> None:
+        """Set the step sizes of variables that move by Langevin dynamics, as ``log_steps`` returns them."""
+        for name, log_step in log_steps.items():
+            self._move(name).log_step = log_step.to(self.couplings).expand(len(self.couplings))
+
     def _move(self, name: str) -> Langevin:
         # a variable whose nodes interact with themselves has no colour classes
         if name not in self._langevin:
@@ -361,6 +377,12 @@ def _evidence(
     return collect_evidence(graph, given, {free: start}, lengths, sizes)
 
 
+def is_unbatched(graph: Declaration, name: str, value: Tensor | Partial) -> bool:
+    """Whether a value is one of a constant for all queries, without a batch axis."""
+    array = graph.arrays.get(name)
+    return isinstance(array, Constant) and isinstance(value, Tensor) and value.ndim == len(array.axes)
+
+
 def _repeated(
     graph: Declaration, name: str, value: Tensor | Partial, queries: int, repeats: int
 ) -> Tensor | Partial:
@@ -369,8 +391,7 @@ def _repeated(
     Raises:
         ObservationError: for another number of rows.
     """
-    array = graph.arrays.get(name)
-    if isinstance(array, Constant) and isinstance(value, Tensor) and value.ndim == len(array.axes):
+    if is_unbatched(graph, name, value):
         return value
     rows = expanded(name, value, queries)
     if isinstance(rows, Partial):

@@ -43,6 +43,8 @@ class Langevin:
         InferenceError: for a variable with a bounded domain.
 
     Attributes:
+        log_step: logarithm of the step size with which the next adapting move is made, shape ``(batch,)``;
+            None before the first move.
         accepted: mean probability of acceptance of the last move, shape ``(batch,)``.
     """
 
@@ -58,7 +60,7 @@ class Langevin:
         self._state, self._name, self._generator = state, name, generator
         self._regularizer = regularizer
         self._momentum: Tensor | None = None
-        self._log_step: Tensor | None = None
+        self.log_step: Tensor | None = None
         self._mean_log_step: Tensor | None = None
         self._adapted = 0
         self.accepted: Tensor | None = None
@@ -75,14 +77,17 @@ class Langevin:
         assert isinstance(rule, Sample)
         x = state.values[self._name].detach()
         free = self._free(step, x)
-        if self._momentum is None or self._log_step is None or self._mean_log_step is None:
+        if self._momentum is None:
             self._momentum = normal(x.shape, x, self._generator)
+        if self.log_step is None:
             start = math.log(_FIRST_STEP * math.sqrt(rule.temperature) / x[0].numel() ** 0.25)
-            self._log_step = self._mean_log_step = x.new_full((len(x),), start)
+            self.log_step = x.new_full((len(x),), start)
+        if self._mean_log_step is None:
+            self._mean_log_step = self.log_step
         fresh = normal(x.shape, x, self._generator)
         momentum = _PERSISTENCE * self._momentum + math.sqrt(1 - _PERSISTENCE**2) * fresh
         momentum = torch.where(free, momentum, 0)
-        log_step = self._log_step if adapts else self._mean_log_step
+        log_step = self.log_step if adapts else self._mean_log_step
         size = log_step.exp().view(-1, *[1] * (x.ndim - 1))
         energy, slope = self._energy(x)
         position, velocity = x, momentum
@@ -101,11 +106,11 @@ class Langevin:
         state.replace(step, torch.where(along, position, x))
         self.accepted = chance
         if adapts:
-            self._log_step = self._log_step + _ADAPTATION * (chance.to(x.dtype) - _ACCEPTED)
+            self.log_step = self.log_step + _ADAPTATION * (chance.to(x.dtype) - _ACCEPTED)
             # the last step size of a chain is as noisy as its last acceptances
             self._adapted += 1
             share = self._adapted**-_FORGETTING
-            self._mean_log_step = torch.lerp(self._mean_log_step, self._log_step, share)
+            self._mean_log_step = torch.lerp(self._mean_log_step, self.log_step, share)
 
     def _free(self, step: PlannedUpdate, x: Tensor) -> Tensor:
         """Mask of the entries that a move may change, shape of ``x``."""

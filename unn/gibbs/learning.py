@@ -56,7 +56,8 @@ def completed(chains: Chains, sweeps: int) -> dict[str, Tensor]:
         sweeps: number of sweeps, at least 1.
     """
     for _ in range(sweeps):
-        chains.sweep()
+        # over a training step the dynamics change more than by the adaptation
+        chains.sweep(adapts=True)
     state = chains.state
     values = {name: state.result(name) for name in chains.graph.variables}
     if not state.plan.free or chains.graph.constraints:

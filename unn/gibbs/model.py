@@ -8,16 +8,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from ..descent.collect import collect_evidence
+from ..descent.model import expanded
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
-from ..errors import ArgumentError, ObservationError, suggest
+from ..errors import ArgumentError, ObservationError, suggest, whole_number
 from ..exact.mixed import continuous_variables
 from ..exact.mixed_model import MixedModel
 from ..exact.model import ExactModel
 from ..exact.options import ExactOptions
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of, moved
-from ..graph.partial import Partial
-from .chains import Chains, refusal
+from ..graph.partial import rows_of
+from .chains import Chains, is_unbatched, refusal
 from .learning import (
     completed,
     contrast,
@@ -27,6 +29,15 @@ from .learning import (
 )
 from .options import GibbsOptions
 from .queries import Given, marginals, require_bounded
+
+_FEWEST_SWEEPS = 10
+"""Sweeps of latent variables that interact, which start anew for each batch of examples."""
+
+_WARM_UP = 100
+"""Sweeps in which step sizes of Langevin dynamics adapt before the first training step."""
+
+_STEPS = "log steps:"
+"""Beginning of the names of step sizes in the state of training."""
 
 
 class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
@@ -54,6 +65,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         check_model("GibbsModel", options, GibbsOptions, refusal(graph))
         self.graph, self.options = graph, options
         self._persistent: dict[str, dict[str, Tensor]] = {}
+        self._steps: dict[str, dict[str, Tensor]] = {}
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """A scalar whose gradient is that of what training minimises, or an estimate of it.
@@ -67,7 +79,8 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             sizes: sizes of the axes without a static size.
 
         Raises:
-            ObservationError: for an unknown variable, or examples that violate a constraint.
+            ObservationError: for an unknown variable, examples that do not fit their variable or lie outside
+                its domain, or that violate a constraint.
             InferenceError: for a graph or examples to which the loss does not apply.
         """
         for name in values:
@@ -76,6 +89,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                     f"graph {self.graph.name!r} has no variable "
                     f"{name!r}.{suggest(name, self.graph.variables)}"
                 )
+        collect_evidence(self.graph, values, sizes=sizes)
         for constraint in self.graph.constraints:
             if set(constraint.variables) <= set(values):
                 violated = (constraint.violations_of(values) > 0).nonzero()[:, 0].tolist()
@@ -98,31 +112,65 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         if options.learning == "score-matching":
             return score_matching(self.graph, values, options.temperature)
         batch = len(next(iter(values.values())))
+        key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
         examples, drawn = dict(values), dict(values)
         if len(values) < len(self.graph.variables):
             hidden = Chains(self.graph, values, batch, 1, sizes=sizes, temperature=options.temperature)
-            examples = completed(hidden, options.learning_sweeps)
+            sweeps = options.learning_sweeps
+            if not hidden.are_independent:
+                sweeps = max(sweeps, _FEWEST_SWEEPS)
+            names = ",".join(name for name in self.graph.variables if name in values)
+            examples = self._completed(hidden, sweeps, f"{key};{names}", {})
             # chains continue from draws: from means the truth would be no fixed point of the gradient
             drawn = {name: hidden.state.result(name) for name in self.graph.variables}
         count = options.chains if options.learning == "persistent" else batch
-        key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
         start = drawn if options.learning == "contrastive" else self._persistent.get(key, {})
         chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature, initial=start)
-        draws = completed(chains, options.learning_sweeps)
+        draws = self._completed(chains, options.learning_sweeps, key, start)
         if options.learning == "persistent":
             self._persistent[key] = {name: chains.state.values[name] for name in self.graph.variables}
         return contrast(self.graph, examples, draws) / options.temperature
 
+    def _completed(
+        self, chains: Chains, sweeps: int, key: str, start: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Values after some sweeps, whose Langevin dynamics begin with the step sizes of the last training
+        step.
+
+        Args:
+            chains: one level.
+            sweeps: number of sweeps.
+            key: what these chains are for; step sizes are kept under it.
+            start: the values in which the chains start.
+        """
+        if key in self._steps:
+            chains.set_log_steps(self._steps[key])
+        elif chains.has_langevin:
+            for _ in range(_WARM_UP):
+                chains.sweep(adapts=True)
+            chains.restart(start)
+        values = completed(chains, sweeps)
+        if chains.has_langevin:
+            self._steps[key] = chains.log_steps()
+        return values
+
     def training_state(self) -> dict[str, Tensor]:
-        """The states of the persistent chains."""
-        return {f"{key}/{name}": x for key, values in self._persistent.items() for name, x in values.items()}
+        """The states of the persistent chains, and the step sizes of Langevin dynamics."""
+        kept = {"": self._persistent, _STEPS: self._steps}
+        return {
+            f"{kind}{key}/{name}": x
+            for kind, keyed in kept.items()
+            for key, values in keyed.items()
+            for name, x in values.items()
+        }
 
     def load_training_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the states of the persistent chains."""
-        self._persistent = {}
+        """Restore the states of the persistent chains, and the step sizes of Langevin dynamics."""
+        self._persistent, self._steps = {}, {}
         for place, x in state.items():
             key, name = place.rsplit("/", 1)
-            self._persistent.setdefault(key, {})[name] = x
+            kept = self._steps if key.startswith(_STEPS) else self._persistent
+            kept.setdefault(key.removeprefix(_STEPS), {})[name] = x
 
     @torch.no_grad()
     def infer_values(
@@ -165,6 +213,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             InferenceError: for an energy without a lower bound.
         """
         options.check()
+        whole_number("samples: count", count, 1, ArgumentError)
         given = moved(given, device_of(self.graph))
         require_bounded(self.graph, given)
         for name in ("sampler", "spacing"):
@@ -174,12 +223,17 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         sweeps = options.steps or max(1, self.options.burn_in)
         parts: list[dict[str, Tensor]] = []
         for first in range(0, count, options.at_once):
-            rows = slice(first, min(count, first + options.at_once))
-            own = {name: _rows(x, rows, count) for name, x in given.items()}
+            rows = torch.arange(first, min(count, first + options.at_once))
+            own = {
+                name: x
+                if is_unbatched(self.graph, name, x)
+                else rows_of(expanded(name, x, count), rows, count)
+                for name, x in given.items()
+            }
             chains = Chains(
                 self.graph,
                 own,
-                rows.stop - rows.start,
+                len(rows),
                 1,
                 self.options.tempering,
                 sizes=sizes,
@@ -194,11 +248,3 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             parts.append({name: x[:, 0].float() for name, x in chains.values().items()})
         values = {name: torch.cat([part[name] for part in parts]) for name in self.graph.variables}
         return Samples(values, None, torch.ones(count, dtype=torch.long))
-
-
-def _rows(value: Tensor | Partial, rows: slice, count: int) -> Tensor | Partial:
-    """Evidence of some rows; a batch axis of another size than all stays, to be repeated or refused."""
-    if isinstance(value, Partial):
-        picked = [x[rows] if len(x) == count else x for x in (value.value, value.mask)]
-        return Partial(*picked)
-    return value[rows] if isinstance(value, Tensor) and value.ndim and len(value) == count else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DeclarationError, InferenceError, UnknownNameError, unknown
+from ..errors import (
+    ArgumentError,
+    ConvergenceWarning,
+    DeclarationError,
+    InferenceError,
+    UnknownNameError,
+    unknown,
+    whole_number,
+)
+from ..exact.mixed import continuous_variables
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from .chains import Chains, refusal
+from .chains import Chains, is_unbatched, refusal
 from .diagnostics import bulk_size, effective_size, scale_reduction
 from .options import GibbsOptions
 
@@ -53,7 +63,8 @@ class GibbsMarginals:
         errors: standard deviation of the means over repetitions (Monte Carlo standard error); 0 where a value
             is given. Of an entry whose draws are all equal nothing is known, and its error is NaN.
         effective: effective number of draws of the bulk (``bulk_size``).
-        reduction: rank-normalised R-hat (``scale_reduction``); NaN where all draws are equal.
+        reduction: rank-normalised R-hat (``scale_reduction``). Where all draws are equal it is NaN, or
+            infinite for an entry of a continuous variable, whose chains have not moved.
     """
 
     means: Mapping[str, Tensor]
@@ -157,6 +168,7 @@ def marginals(
     draws = sample(
         graph, given, queries=queries, sizes=sizes, lengths=lengths, options=options, generator=generator
     )
+    continuous = set(continuous_variables(graph))
     means, errors, effective, reduction = {}, {}, {}, {}
     for name, x in draws.values.items():
         means[name] = x.mean((1, 2))
@@ -168,10 +180,15 @@ def marginals(
         errors[name], effective[name], reduction[name] = (
             torch.cat([part[k] for part in parts]).view(means[name].shape) for k in range(3)
         )
+        stuck = reduction[name].isnan()
+        if name not in continuous or lengths is not None:
+            # nodes that are certain, and padding, have equal draws
+            stuck = torch.zeros_like(stuck)
         observed = (given or {}).get(name)
         if isinstance(observed, Partial):
-            where = _mask_like(observed.mask, means[name])
-            errors[name] = torch.where(where.cpu(), 0, errors[name])
+            where = _mask_like(observed.mask, means[name]).cpu()
+            errors[name], stuck = torch.where(where, 0, errors[name]), stuck & ~where
+        reduction[name] = torch.where(stuck, torch.inf, reduction[name])
     return GibbsMarginals(means, errors, effective, reduction)
 
 
@@ -227,6 +244,7 @@ def start(
     if queries is None:
         rows = [len(x.value if isinstance(x, Partial) else x) for x in _rows_of(graph, given)]
         queries = max(rows, default=1)
+    whole_number("gibbs: queries", queries, 1, ArgumentError)
     return Chains(
         graph,
         given,
@@ -245,10 +263,33 @@ def require_bounded(graph: Declaration, given: Given) -> None:
 
     Raises:
         InferenceError: for an energy without a lower bound; says what to bound.
+
+    Warns:
+        ConvergenceWarning: where only what is observed of a variable in part could bound the energy.
     """
-    verdict = boundedness_of(graph, [name for name in given if name in graph.arrays])
-    if verdict.bounded is False:
+    names = [name for name, x in given.items() if name in graph.arrays and not _is_empty(x)]
+    partial = [name for name in names if _is_partial(given[name])]
+    verdict = boundedness_of(graph, [name for name in names if name not in partial])
+    if verdict.bounded is not False:
+        return
+    if not partial or boundedness_of(graph, names).bounded is False:
         raise InferenceError(f"graph {graph.name!r}: exp(-E) has no finite sum. The energy: {verdict}")
+    warnings.warn(
+        f"graph {graph.name!r}: without the observed entries of {', '.join(partial)}, exp(-E) has no finite "
+        f"sum, and whether it has one given these entries is not known. The energy: {verdict}",
+        ConvergenceWarning,
+        stacklevel=5,
+    )
+
+
+def _is_empty(value: Tensor | Partial) -> bool:
+    """Whether evidence observes no entry."""
+    return isinstance(value, Partial) and isinstance(value.mask, Tensor) and not bool(value.mask.any())
+
+
+def _is_partial(value: Tensor | Partial) -> bool:
+    """Whether evidence leaves entries open."""
+    return isinstance(value, Partial) and isinstance(value.mask, Tensor) and not bool(value.mask.all())
 
 
 def _rows_of(graph: Declaration, given: Given) -> list[Tensor | Partial]:
@@ -258,4 +299,5 @@ def _rows_of(graph: Declaration, given: Given) -> list[Tensor | Partial]:
         if name in graph.arrays
         and isinstance(x, (Tensor, Partial))
         and (x.value if isinstance(x, Partial) else x).ndim
+        and not is_unbatched(graph, name, x)
     ]

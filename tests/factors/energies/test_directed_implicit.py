@@ -405,3 +405,21 @@ def test_a_module_that_leaves_out_padding_by_itself_runs_with_lengths_and_others
     assert torch.equal(out["X"][0], 6 * words[0]) and out["X"][1].tolist() == [[2, 2], [0, 0], [0, 0]]
     with pytest.raises(unn.ObservationError, match=says("'Directed", "does not leave out padding", "'word'")):
         unn.infer(rows_graph(False), {"words": words}, order=["X"], lengths=lengths)
+
+
+def test_the_parameters_of_a_module_in_an_implicit_factor_are_those_of_the_graph():
+    class Bowl(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.depth = torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.depth**2 * x.square().sum(1)
+
+    g = unn.FactorGraph("g", n=2)
+    X = g.variable("X", "n", unn.SquaredNorm())
+    factor = g.factor(Implicit(Bowl(), X["i"]))
+    assert [name for name, _ in g.named_parameters()] == ["Implicit(X).depth"]
+    assert factor.formula() == "Bowl(X[i])"
+    (gradient,) = torch.autograd.grad(g.energy({"X": torch.ones(1, 2)}).sum(), list(g.parameters()))
+    assert float(gradient) == 4

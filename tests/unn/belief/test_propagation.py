@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import AllDifferent, Cardinality, Multilinear
+from factors import AllDifferent, Cardinality, Different, Multilinear
 from unn.belief import BeliefOptions
 from unn.belief.engine import BeliefEngine
 from unn.belief.model import BeliefModel
@@ -270,3 +270,43 @@ def test_variables_without_nodes_have_no_means(answer):
     g.variable("Z", "| k", unn.Entropy())
     means = answer(g).means
     assert means["X"].shape == (1, 0) and means["Z"].tolist() == [[1.0]]
+
+
+MAX_PRODUCT = BeliefOptions(method="max-product", damping=0.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_best_values_of_trees_are_best_where_several_are(data, seed):
+    nodes = data.draw(st.integers(2, 7))
+    edges = [(data.draw(st.integers(0, k - 1)), k) for k in range(1, nodes)]
+    g = pairwise(edges, nodes, seed, states=3)
+    with torch.no_grad():
+        for p in g.parameters():
+            # few weights, so that many assignments are equally good
+            p.copy_(p.sign().clamp(max=0))
+    values = unn.belief.marginals(g, options=MAX_PRODUCT).means
+    energies = [g.energy({"s": s.float()}) for s in (values["s"], unn.exact.best_values(g)["s"])]
+    torch.testing.assert_close(*energies)
+
+
+def test_best_values_satisfy_constraints_where_every_state_is_equally_good():
+    g = unn.FactorGraph("chain", n=6, q=2)
+    X = g.variable("X", "n | q", unn.Entropy())
+    different = g.factor(Different(X["i c"], X["i+1 c"]))
+    for schedule in ("all", "residual"):
+        options = BeliefOptions(method="max-product", message_schedule=schedule)
+        values = unn.belief.marginals(g, options=options).means
+        assert int(different.violations_of(values)) == 0
+
+
+def test_best_values_of_a_row_do_not_depend_on_ties_in_others():
+    g = unn.FactorGraph("spins", n=4)
+    S = g.variable("S", "n", unn.SignedEntropy())
+    J = g.constant("J", "", torch.tensor(-1.0))
+    g.factor(Multilinear(J[""], S["i"], S["i+1"]))
+    mask = torch.tensor([[False] * 4, [True, False, False, False]])
+    row = unn.Partial(torch.tensor([[-1.0, 0, 0, 0]]).expand(2, 4), mask)
+    values = unn.belief.marginals(g, {"S": row}, options=MAX_PRODUCT)["S"]
+    assert values[1].tolist() == [-1, 1, -1, 1]
+    assert float(g.energy({"S": values.float()})[0]) == -3

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.helpers import says
 
 import unn
-from factors import Multilinear
+from factors import Directed, Multilinear
 from unn.errors import InferenceError, ObservationError
 
 D = torch.float64
@@ -209,3 +209,51 @@ def test_phases_that_are_not_at_rest_are_reported(kind):
 def test_nudges_are_finite_numbers_above_zero(nudge):
     with pytest.raises(InferenceError, match="nudge"):
         unn.EquilibriumPropagation(layers(), "X", "Y", nudge=nudge)
+
+
+def test_factors_that_are_added_later_count_in_the_nudged_phases():
+    g = unn.FactorGraph("layers", x=4, h=5, y=3)
+    X, H = g.variable("X", "x", unn.SquaredNorm()), g.variable("H", "h", unn.SignedEntropy())
+    Y = g.variable("Y", "y", unn.SignedEntropy())
+    torch.manual_seed(0)
+    W, V = (g.parameter(n, axes, init=0.3) for n, axes in (("W", "x h"), ("V", "h y")))
+    g.factor(Multilinear(X["i"], W["i j"], H["j"]))
+    g.factor(Multilinear(g.parameter("b", "y")["k"], Y["k"]))
+    g.double()
+    loss = unn.EquilibriumPropagation(g, "X", "Y", nudge=1e-3, until=1e-11)
+    g.factor(Multilinear(H["j"], V["j k"], Y["k"]))
+    _, gradient = gradient_of(loss, examples())
+    _, exact = exact_gradient(g, examples())
+    assert error(gradient, exact) < 1e-4
+
+
+def directed_layer(dropout):
+    g = unn.FactorGraph("directed", x=4, h=5, y=3)
+    X, H = g.variable("X", "x", unn.SquaredNorm()), g.variable("H", "h", unn.SignedEntropy())
+    Y = g.variable("Y", "y", unn.SignedEntropy())
+    torch.manual_seed(0)
+    g.factor(Directed(torch.nn.Sequential(torch.nn.Linear(4, 5), dropout), H, X))
+    g.factor(Multilinear(H["j"], g.parameter("V", "h y", init=0.3)["j k"], Y["k"]))
+    return g.double()
+
+
+def test_modules_in_evaluation_are_so_in_all_phases():
+    g = directed_layer(torch.nn.Dropout(0.5))
+    loss = unn.EquilibriumPropagation(g, "X", "Y", nudge=1e-3, until=1e-11, iterations=5000)
+    loss.eval()
+    _, gradient = gradient_of(loss, examples())
+    _, exact = exact_gradient(g, examples())
+    assert error(gradient, exact) < 1e-4
+
+
+@pytest.mark.parametrize("kind", [unn.EquilibriumPropagation, unn.ContrastiveHebbian])
+def test_active_dropout_is_refused_with_the_name_of_its_module(kind):
+    loss = kind(directed_layer(torch.nn.Dropout(0.5)), "X", "Y")
+    with pytest.raises(InferenceError, match=says("module 'Directed(H, X).1' (Dropout(p=0.5")):
+        loss(examples())
+
+
+@pytest.mark.parametrize("kind", [unn.EquilibriumPropagation, unn.ContrastiveHebbian])
+def test_examples_of_unknown_variables_are_refused(kind):
+    with pytest.raises(ObservationError, match=says("unknown variable 'Hh'. Did you mean 'H'?")):
+        kind(layers(), "X", "Y")({**examples(), "Hh": torch.zeros(6, 5)})

@@ -345,3 +345,24 @@ def test_a_quotation_may_be_empty_or_hold_signs(tmp_path):
 def test_what_is_left_open_in_a_network_is_refused(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read_bif(write(tmp_path, text.replace(";", "") if "property" in text else text, "light.bif"))
+
+
+def test_weights_below_the_smallest_number_are_not_read_as_impossible(tmp_path):
+    path = tmp_path / "under.uai"
+    path.write_text("MARKOV\n2\n2 2\n2\n1 0\n1 1\n2 0.0e7 2e-400\n2 1 1\n")
+    with pytest.raises(DataError, match="line 7: .*0 or at least 5e-324.*got '2e-400'"):
+        read_uai(path)
+    path.write_text("MARKOV\n2\n2 2\n2\n1 0\n1 1\n2 0.0e7 2e-300\n2 -0 1\n")
+    assert read_uai(path).model.states == (2, 2)
+
+
+def test_rows_of_many_states_that_miss_one_by_two_percent_are_refused(tmp_path):
+    path = tmp_path / "wide.bif"
+    states, numbers = (", ".join(x) for x in ([f"s{k}" for k in range(20)], ["0.069"] + ["0.05"] * 19))
+    path.write_text(
+        "network n { }\n"
+        f"variable X {{ type discrete [20] {{ {states} }}; }}\n"
+        f"probability ( X ) {{ table {numbers}; }}\n"
+    )
+    with pytest.raises(DataError, match="sum to one"):
+        read_bif(path)

@@ -408,3 +408,19 @@ def test_the_energy_of_best_values_has_no_derivative_whatever_is_given():
         seen = unn.Partial(torch.ones(1, 2), torch.full((1, 2), observed))
         best = unn.exact.best_values(g, {"X": seen})
         assert best.energy.tolist() == [-2.0] and not best.energy.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("bounds", "values"), [({"equals": 1}, 0), ({"at_least": 1}, 0), ({"at_most": 1}, 4)]
+)
+def test_a_group_without_entries_has_no_ones(bounds, values):
+    g = unn.FactorGraph("empty", n=2)
+    x = g.variable("x", "n m", unn.BinaryEntropy())
+    g.variable("y", "n", unn.BinaryEntropy())
+    constraint = g.factor(Cardinality(x["i j"], each="i", **bounds))
+    count = unn.exact.log_partition(g, sizes={"m": 0}, semiring="count").exp()
+    assert int(count) == values
+    is_violated = bool(constraint.violations_of({"x": torch.zeros(1, 2, 0), "y": torch.zeros(1, 2)}))
+    assert is_violated == (values == 0)
+    partition = unn.belief.marginals(g, sizes={"m": 0}).log_partition
+    torch.testing.assert_close(partition.exp(), torch.tensor([float(values)]).double())

@@ -311,3 +311,20 @@ def test_constants_of_a_call_are_those_of_the_declaration():
     model = MixedModel(mixture(None), ExactOptions())
     means, _ = model.moments({"m": m, **evidence}, 2, {})
     torch.testing.assert_close(means["z"], torch.cat([answer["z"] for answer in alone]))
+
+
+def test_a_state_that_no_row_has_may_have_an_energy_without_a_minimum():
+    g = unn.FactorGraph("m", n=2)
+    z, x = g.variable("z", "n", unn.BinaryEntropy()), g.variable("x", "", unn.SquaredNorm())
+    a = g.constant("a", "", torch.tensor(0.7, dtype=torch.float64))
+    g.index("p", "k", [0], into="n")
+    g.index("r", "k", [1], into="n")
+    # not bounded below where both are 1
+    g.factor(Multilinear(a[""], z["p[k]"], z["r[k]"], x[""], x[""]))
+    values = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    mask = torch.tensor([[True, False], [True, True]])
+    answer = unn.exact.mixed_marginals(g, {"z": unn.Partial(values, mask)})
+    expected = torch.tensor([math.log(2), 0.0], dtype=torch.float64) + 0.5 * math.log(2 * math.pi)
+    torch.testing.assert_close(answer.log_partition, expected)
+    with pytest.raises(InferenceError, match="not bounded below"):
+        unn.exact.mixed_marginals(g, {"z": unn.Partial(values, mask[:1].expand(2, 2))})

@@ -1,6 +1,7 @@
 """Energies learned from examples."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -302,3 +303,80 @@ def test_chains_keep_the_mean_of_the_step_sizes_of_their_adaptation():
         accepted += chains._langevin["x"].accepted / 60
     assert float(accepted.min()) > 0.5
     assert 0.7 < float(accepted.mean()) < 0.95
+
+
+@pytest.mark.parametrize("learning", ["persistent", "contrastive"])
+def test_narrow_real_variables_are_learned_by_chains(learning):
+    width = 1 / math.sqrt(501)
+    g = unn.FactorGraph("narrow", n=1)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda v: 250 * v.square().sum(1), x["i"], bounded_below=True))
+    g.factor(Multilinear(g.parameter("b", "n", init="zeros")["i"], x["i"]))
+    data = 0.1 + width * torch.randn(1000, 1, generator=seeded())
+    torch.manual_seed(0)
+    model = GibbsModel(g, GibbsOptions(learning=learning, chains=500, learning_sweeps=3))
+    optimizer = torch.optim.Adam(g.parameters(), 2.0)
+    for step in range(150):
+        optimizer.param_groups[0]["lr"] = 2.0 * (1 - step / 150)
+        optimizer.zero_grad()
+        model.loss({"x": data}, {}).backward()
+        optimizer.step()
+    assert float(g.b.detach()) / 501 == pytest.approx(float(data.mean()), abs=0.2 * width)
+
+
+def test_step_sizes_of_learning_are_saved_with_the_chains():
+    g = unn.FactorGraph("narrow", n=1)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda v: 250 * v.square().sum(1), x["i"], bounded_below=True))
+    g.factor(Multilinear(g.parameter("b", "n", init="zeros")["i"], x["i"]))
+    model, resumed = (GibbsModel(g, GibbsOptions(chains=20)) for _ in range(2))
+    torch.manual_seed(0)
+    model.loss({"x": torch.zeros(5, 1)}, {})
+    resumed.load_training_state(model.training_state())
+    gradients = []
+    for each in (model, resumed):
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(each.loss({"x": torch.zeros(5, 1)}, {}), g.b)[0])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert math.exp(float(model.training_state()["log steps:/x"])) < 0.1
+
+
+def test_latent_layers_that_interact_are_drawn_until_the_truth_is_a_point_of_rest():
+    g = unn.FactorGraph("deep", v=4, h=3, k=3)
+    v, h, k = (g.variable(name, name.lower(), unn.SignedEntropy()) for name in ("v", "h", "k"))
+    g.factor(Multilinear(v["i"], g.parameter("W", "v h")["i j"], h["j"]))
+    g.factor(Multilinear(h["j"], g.parameter("U", "h k")["j l"], k["l"]))
+    with torch.no_grad():
+        for p in g.parameters():
+            p.copy_(torch.randn(p.shape, generator=seeded(1)))
+    x = unn.exact.sample(g, count=8000, generator=seeded(2))["v"][0].float()
+    model = GibbsModel(g, GibbsOptions(learning="contrastive"))
+    torch.manual_seed(0)
+    ours = torch.autograd.grad(model.loss({"v": x}, {}), list(g.parameters()))
+    exact = torch.autograd.grad(
+        GibbsModel(g, GibbsOptions(learning="likelihood")).loss({"v": x}, {}), list(g.parameters())
+    )
+    for estimate, right in zip(ours, exact, strict=True):
+        torch.testing.assert_close(estimate, right.to(estimate), rtol=0, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    "learning", ["persistent", "contrastive", "pseudolikelihood", "energy-discrepancy", "likelihood"]
+)
+@pytest.mark.parametrize("value", [5.0, float("nan")])
+def test_examples_outside_their_domain_are_refused_by_every_loss(learning, value):
+    with pytest.raises(ObservationError, match="variable 'S'"):
+        GibbsModel(spins(), GibbsOptions(learning=learning)).loss({"S": torch.full((2, 3, 3), value)}, {})
+
+
+def test_samples_in_parts_take_the_rows_and_constants_that_samples_at_once_take():
+    g = unn.FactorGraph("fields", n=4)
+    S = g.variable("S", "n", unn.SignedEntropy())
+    g.factor(Multilinear(g.constant("h", "n")["i"], S["i"]))
+    model, field = GibbsModel(g, GibbsOptions(burn_in=3)), torch.tensor([50.0, -50.0, 50.0, -50.0])
+    values = model.sample_with({"h": field}, 4, SamplingOptions(at_once=2), {}).values["S"]
+    assert torch.equal(values, field.sign().expand(4, 4))
+    with pytest.raises(ObservationError, match="evidence for 4 queries"):
+        model.sample_with({"h": field, "S": torch.ones(2, 4)}, 4, SamplingOptions(at_once=2), {})
+    with pytest.raises(ArgumentError, match="count must be a whole number >= 1"):
+        model.sample_with({"h": field}, 0, SamplingOptions(), {})

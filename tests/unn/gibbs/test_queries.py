@@ -512,3 +512,60 @@ def test_an_axis_without_a_size_is_named():
 def test_the_update_sample_refuses_temperatures_that_are_none(temperature):
     with pytest.raises(InferenceError, match="temperature"):
         unn.Sample(temperature)
+
+
+def pair(coupling, regularizer):
+    g = unn.FactorGraph("pair", n=2)
+    A, B = (g.variable(name, "n", regularizer) for name in "AB")
+    g.factor(Multilinear(g.constant("w", "", torch.tensor(coupling))[""], A["i"], B["i"]))
+    return g
+
+
+def test_evidence_in_part_does_not_hide_an_energy_without_a_minimum():
+    g = pair(1.05, unn.SquaredNorm())
+    nothing = unn.Partial(torch.zeros(1, 2), torch.tensor([[False, False]]))
+    with pytest.raises(InferenceError, match="exp.-E. has no finite sum"):
+        unn.gibbs.marginals(g, {"A": nothing})
+    half = unn.Partial(torch.zeros(1, 2), torch.tensor([[True, False]]))
+    options = GibbsOptions(chains=10, burn_in=5, chain_draws=5)
+    with pytest.warns(unn.ConvergenceWarning, match="without the observed entries of A"):
+        unn.gibbs.marginals(g, {"A": half}, options=options)
+
+
+def test_a_constant_without_a_batch_axis_is_one_query():
+    g = unn.FactorGraph("fields", row=2, column=3)
+    S = g.variable("S", "row column", unn.SignedEntropy())
+    g.factor(Multilinear(g.constant("h", "row column")["i j"], S["i j"]))
+    h = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    answer = unn.gibbs.marginals(g, {"h": h}, options=GibbsOptions(chains=10, burn_in=5, chain_draws=5))
+    assert answer["S"].shape == (1, 2, 3)
+    assert unn.gibbs.log_partition(g, {"h": h}).value.shape == (1,)
+
+
+def test_a_chain_of_real_numbers_that_never_moves_has_not_converged():
+    g = unn.FactorGraph("narrow", n=1)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda v: 1e8 * v.square().sum(1), x["i"], bounded_below=True))
+    options = GibbsOptions(chains=1, burn_in=0, chain_draws=50)
+    answer = unn.gibbs.marginals(g, options=options, generator=torch.Generator().manual_seed(0))
+    assert not answer.converged
+    given = {"x": unn.Partial(torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool))}
+    assert unn.gibbs.marginals(g, given, options=options).converged
+
+
+def test_annealing_of_a_narrow_real_variable_has_adapted_steps():
+    g = unn.FactorGraph("narrow", n=4)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda v: 250 * v.square().sum(1), x["i"], bounded_below=True))
+    answer = unn.gibbs.log_partition(
+        g, steps=200, options=GibbsOptions(chains=200), generator=torch.Generator().manual_seed(0)
+    )
+    exact = 2 * math.log(2 * math.pi / 501)
+    assert float(answer.value) == pytest.approx(exact, abs=0.5)
+    assert float(answer.lower) - 0.5 < exact < float(answer.upper) + 0.5
+
+
+@pytest.mark.parametrize("queries", [0, -1, 1.5])
+def test_numbers_of_queries_below_one_are_refused(queries):
+    with pytest.raises(ArgumentError, match="queries must be a whole number >= 1"):
+        unn.gibbs.marginals(pair(0.1, unn.SquaredNorm()), queries=queries)
