@@ -37,8 +37,8 @@ class GibbsOptions:
             ("pseudolikelihood"). "energy-discrepancy" and "score-matching" minimise distances that need no
             partition function: between energies of examples and of noisy copies, and of the slopes of
             log-densities, of real variables.
-        learning_sweeps: Sweeps of the chains in a training step; at least 10 of latent variables that interact,
-            which start anew for each batch.
+        learning_sweeps: Sweeps of the chains in a training step; at least 10 of latent variables that
+            interact, which start anew for each batch.
         noise: For "energy-discrepancy", probability with which a noisy copy draws a discrete node anew, and
             standard deviation of the noise of real variables.
         copies: Noisy copies of each example.
