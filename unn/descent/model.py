@@ -200,24 +200,27 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known)
         wanted = network.want
         rounds = self._training_rounds() if self.training else self.options.iterations
-        if self._closed_form(fixed, wanted):
-            scores = network.preactivations(*inputs, iterations=rounds)
-            assert isinstance(scores, tuple)
-            losses = [
-                self.graph.variables[name].regularizer.loss(
-                    t, values[name].to(t), _unobserved(masks.get(name))
-                )
-                for name, t in zip(wanted, scores, strict=True)
-            ]
+        closed_form = self._closed_form(fixed, wanted)
+        if self.training and self.options.round_losses == "every":
+            results = network.rounds(*inputs, preactivations=closed_form, iterations=rounds)
+        elif closed_form:
+            results = [tuple(network.preactivations(*inputs, iterations=rounds))]
         else:
-            results = network(*inputs, iterations=rounds)
-            losses = [
-                _loss_of_value(self._divergence(name, fixed), x, values[name].to(x), masks.get(name))
-                for name, x in zip(wanted, results, strict=True)
-            ]
+            results = [tuple(network(*inputs, iterations=rounds))]
+
+        def loss_of(name: str, x: Tensor) -> Tensor:
+            target, mask = values[name].to(x), masks.get(name)
+            if closed_form:
+                return self.graph.variables[name].regularizer.loss(x, target, _unobserved(mask)).sum()
+            return _loss_of_value(self._divergence(name, fixed), x, target, mask).sum()
+
         return [
-            (name, loss.sum(), self._count(name, values[name], masks.get(name)))
-            for name, loss in zip(wanted, losses, strict=True)
+            (
+                name,
+                torch.stack([loss_of(name, x) for x in by_round]).mean(),
+                self._count(name, values[name], masks.get(name)),
+            )
+            for name, by_round in zip(wanted, zip(*results, strict=True), strict=True)
         ]
 
     def unrolled(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import DeclarationError
 from ..ranges import check_choices, check_ranges
 
 
@@ -21,6 +22,8 @@ class DescentOptions:
         gradient_rounds: Number of last rounds of a training step that are differentiated (``unn.Truncate``);
             0 for all. What earlier rounds compute then counts as constant, which saves time and memory where
             rounds are many.
+        round_losses: Rounds of a training step that have a loss: the "last" one, or "every" one with equal
+            weight, which costs little more and trains all numbers of rounds up to that of the step.
         sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2),
             "forward" (H1, H2, Y), or "random", a new permutation in each round with what is wanted last.
         initial: Initial value of all variables that are not given: "zero", "random" or "uniform".
@@ -35,6 +38,7 @@ class DescentOptions:
     iterations: int = 3
     rounds: Literal["fixed", "random", "log-random"] = "fixed"
     gradient_rounds: int = 0
+    round_losses: Literal["last", "every"] = "last"
     sweep: Literal["forward-backward", "forward", "random"] = "forward-backward"
     initial: Literal["zero", "random", "uniform"] = "zero"
     dropout: float = 0.0
@@ -56,3 +60,7 @@ class DescentOptions:
         }
         check_ranges(where, ranges)
         check_choices(where, self)
+        if self.round_losses == "every" and self.gradient_rounds:
+            raise DeclarationError(
+                f"{where}: losses of every round differentiate all of them; leave out gradient_rounds."
+            )

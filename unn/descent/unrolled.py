@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Self
 
 import torch
@@ -196,9 +196,7 @@ class Unrolled(nn.Module):
             ObservationError: for values that do not fit the declaration.
         """
         state = self._run(inputs, lengths, iterations, generator, recorded=())
-        taken = input_storages(state.evidence, self.initial)
-        raw = [name in state.raw for name in self.want]
-        return self._checked(separate([state.result(name) for name in self.want], taken, raw))
+        return self._checked(self._read(state, preactivations=False))
 
     def preactivations(
         self,
@@ -212,11 +210,51 @@ class Unrolled(nn.Module):
         Arguments as of a call.
         """
         state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
-        results = []
-        for name in self.want:
-            t = state.resulting_preactivation(name)
-            results.append(separate_sum(t, raw=name in state.raw))
-        return self._checked(results)
+        return self._checked(self._read(state, preactivations=True))
+
+    def rounds(
+        self,
+        *inputs: Tensor | Partial,
+        preactivations: bool = False,
+        lengths: Mapping[str, Tensor] | None = None,
+        iterations: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[tuple[Tensor, ...]]:
+        """The wanted values after each round, or the sums of messages at their last updates.
+
+        Args:
+            inputs, lengths, iterations, generator: as of a call.
+            preactivations: whether to return sums of messages.
+
+        Raises:
+            InferenceError: with ``until``, a greedy order or a gradient other than ``Unroll()``.
+        """
+        if self.until is not None or isinstance(self.order, Greedy) or not isinstance(self.gradient, Unroll):
+            raise InferenceError(
+                "rounds: every round is returned and differentiated, which needs a number of rounds, an "
+                f"order that does not depend on the values, and gradient=Unroll(); got until={self.until}, "
+                f"order={self.order}, gradient={self.gradient}."
+            )
+        recorded = self.want if preactivations else ()
+        state, count = self._start(inputs, lengths, iterations, generator, recorded)
+        steps = self._steps(state.plan, state, count, generator, prunes=False)
+        result = []
+        for _, updates in groupby(steps, lambda step: step.round):
+            run_rounds(state, [list(updates)])
+            result.append(tuple(self._read(state, preactivations)))
+        self._warn_unfinished(state)
+        for values in result:
+            self._checked(values)
+        return result
+
+    def _read(self, state: State, preactivations: bool) -> list[Tensor]:
+        """What is wanted of a state: values, or sums of messages, in storage of their own."""
+        raw = [name in state.raw for name in self.want]
+        if not preactivations:
+            taken = input_storages(state.evidence, self.initial)
+            return separate([state.result(name) for name in self.want], taken, raw)
+        sums = [state.resulting_preactivation(name) for name in self.want]
+        return [separate_sum(t, raw=own) for t, own in zip(sums, raw, strict=True)]
 
     def _checked(self, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         """One result, or several, finite."""
@@ -245,6 +283,28 @@ class Unrolled(nn.Module):
         generator: torch.Generator | None,
         recorded: Sequence[str],
     ) -> State:
+        state, rounds = self._start(inputs, lengths, iterations, generator, recorded)
+        if self.until is not None:
+            self._run_until(state, rounds, self.until, generator)
+        elif isinstance(self.order, Greedy):
+            run_rounds(state, islice(steps_by_round(state, self.order), rounds))
+        else:
+            steps = self._steps(state.plan, state, rounds, generator)
+            # of the last update the pre-activation may be all that is wanted
+            last = bool(recorded) and state.closed_form(steps[-1])
+            self.equilibrium = self.gradient.run(state, steps, receive_last=last)
+        self._warn_unfinished(state)
+        return state
+
+    def _start(
+        self,
+        inputs: Sequence[Tensor | Partial],
+        lengths: Mapping[str, Tensor] | None,
+        iterations: int | None,
+        generator: torch.Generator | None,
+        recorded: Sequence[str],
+    ) -> tuple[State, int]:
+        """The state before the first round, and the number of rounds."""
         if len(inputs) != len(self.given):
             raise InferenceError(
                 f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}."
@@ -275,16 +335,10 @@ class Unrolled(nn.Module):
         require_inferred_parts(evidence, self.order.names, self.initial, readable=readable)
         plan = Plan.of(graph, fixed)
         state = State(plan, evidence, recorded, self.update, self.fusions, generator)
-        rounds = self._rounds(iterations, generator)
-        if self.until is not None:
-            self._run_until(state, rounds, self.until, generator)
-        elif isinstance(self.order, Greedy):
-            run_rounds(state, islice(steps_by_round(state, self.order), rounds))
-        else:
-            steps = self._steps(plan, state, rounds, generator)
-            # of the last update the pre-activation may be all that is wanted
-            last = bool(recorded) and state.closed_form(steps[-1])
-            self.equilibrium = self.gradient.run(state, steps, receive_last=last)
+        return state, self._rounds(iterations, generator)
+
+    def _warn_unfinished(self, state: State) -> None:
+        """Warn of blocks that the inner solver has not minimised."""
         blocks = unfinished_blocks(state) if state.unfinished else ""
         if blocks:
             warnings.warn(
@@ -292,9 +346,8 @@ class Unrolled(nn.Module):
                 "values and gradients of this call are those of an update that is not exact; raise "
                 "iterations, or check graph.boundedness() for whether there is a minimum.",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
-        return state
 
     def _run_until(self, state: State, rounds: int, until: float, generator: torch.Generator | None) -> None:
         """Run rounds until none changes more than the tolerance."""
@@ -326,25 +379,33 @@ class Unrolled(nn.Module):
         return round_limit(self.iterations, None, generator)
 
     def _steps(
-        self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None
+        self,
+        plan: Plan,
+        state: State,
+        rounds: int,
+        generator: torch.Generator | None,
+        prunes: bool = True,
     ) -> list[PlannedUpdate]:
+        """The updates of all rounds; with ``prunes`` those that can influence the last values of what is
+        wanted."""
         device, shapes = state.evidence.like.device, state.evidence.shapes
         if not isinstance(self.order, (Listed, Coloured)):
             return self._schedule(
-                plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)]
+                plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)], prunes
             )
         # only the nodes of steps depend on the device and on sizes
         nodes = self._has_blocks or "coloured" in plan.update_kinds.values()
-        key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
+        key = (plan, rounds, prunes, (device, tuple(shapes.items())) if nodes else None)
         order = self.order
         return self._live.get_or_make(
-            key, lambda: self._schedule(plan, [round_of(plan, order, shapes, device)] * rounds)
+            key, lambda: self._schedule(plan, [round_of(plan, order, shapes, device)] * rounds, prunes)
         )
 
-    def _schedule(self, plan: Plan, rounds: Sequence[Sequence[PlannedUpdate]]) -> list[PlannedUpdate]:
-        """The updates of all rounds that can influence what is wanted."""
+    def _schedule(
+        self, plan: Plan, rounds: Sequence[Sequence[PlannedUpdate]], prunes: bool
+    ) -> list[PlannedUpdate]:
         steps = [replace(step, round=number) for number, items in enumerate(rounds) for step in items]
-        if not self.gradient.keeps_all_rounds:
+        if prunes and not self.gradient.keeps_all_rounds:
             steps = live_steps(plan, steps, self.want, self.update.exact)
         return mark_reuse(plan, steps, cyclic=False)
 

@@ -201,3 +201,52 @@ def test_rows_in_which_everything_is_given_are_returned_unchanged_beside_others(
     assert torch.equal(answers["y"][0], y_values[0])
     alone = model.infer_values({"x": x_values[1:]}, 1, {})["y"]
     torch.testing.assert_close(answers["y"][1:], alone)
+
+
+def layered(seed=0, rounds=4, **options):
+    torch.manual_seed(seed)
+    g = unn.FactorGraph("mlp", pixel=4, hidden=5, label=3)
+    X = g.variable("X", "pixel", unn.SignedEntropy())
+    H = g.variable("H", "hidden", unn.SignedEntropy())
+    Y = g.variable("Y", "label", unn.Entropy())
+    g.factor(Multilinear(H["h"], g.parameter("W", "hidden pixel", init=1.0)["h x"], X["x"]))
+    g.factor(Multilinear(Y["c"], g.parameter("V", "label hidden", init=1.0)["c h"], H["h"]))
+    return unn.DescentModel(g, DescentOptions(iterations=rounds, **options))
+
+
+EXAMPLES = {"X": torch.linspace(-0.9, 0.9, 12).view(3, 4), "Y": torch.eye(3)}
+
+
+@pytest.mark.parametrize("given", [("X",), ("Y",)])
+@pytest.mark.parametrize("preactivations", [False, True])
+def test_every_round_is_what_as_many_rounds_return(given, preactivations):
+    (want,) = {"X", "Y"} - set(given)
+    network = layered().unrolled(given, [], [want])
+    rounds = network.rounds(EXAMPLES[given[0]], preactivations=preactivations)
+    assert len(rounds) == 4
+    for k, (own,) in enumerate(rounds, 1):
+        call = network.preactivations if preactivations else network
+        torch.testing.assert_close(own, call(EXAMPLES[given[0]], iterations=k)[0])
+
+
+@pytest.mark.parametrize("observed", ["X", "Y", "part"])
+def test_losses_of_every_round_are_the_mean_of_those_of_each_number_of_rounds(observed):
+    part = torch.tensor([[True, False, True, True]])
+    masks = {"part": {"X": part}, "X": {"X": part | ~part}, "Y": {"Y": part[:, 0]}}[observed]
+    every = layered(round_losses="every")
+    every.train()
+    singles = [layered(rounds=k).train().loss(EXAMPLES, masks) for k in range(1, 5)]
+    loss = every.loss(EXAMPLES, masks)
+    torch.testing.assert_close(loss, torch.stack(singles).mean())
+    (gradient,) = torch.autograd.grad(loss, every.graph.W)
+    assert float(gradient.norm()) > 0
+    # evaluation has the loss of the last round, by which runs are compared
+    torch.testing.assert_close(every.eval().loss(EXAMPLES, masks), layered().eval().loss(EXAMPLES, masks))
+
+
+def test_losses_of_every_round_are_refused_with_gradients_of_the_last_ones():
+    with pytest.raises(unn.DeclarationError, match="leave out gradient_rounds"):
+        DescentOptions(round_losses="every", gradient_rounds=3).check("descent")
+    network = unn.Unrolled(layered().graph, "X", "Y", gradient=unn.Truncate(1), iterations=3)
+    with pytest.raises(unn.InferenceError, match="gradient=Unroll"):
+        network.rounds(EXAMPLES["X"])
