@@ -240,3 +240,12 @@ def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
         )
     if not bool(unobserved.any()):
         raise ObservationError("calibration: every node is observed, so there is nothing to compare.")
+    for what, values, nodes in (
+        ("true values", truth, unobserved),
+        ("samples", samples, unobserved[:, None].expand(samples.shape)),
+    ):
+        bad = int((~values[nodes].isfinite()).sum())
+        if bad:
+            raise ObservationError(
+                f"calibration: {bad} of {int(nodes.sum())} {what} of unobserved nodes are NaN or infinite."
+            )

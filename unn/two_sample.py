@@ -72,6 +72,8 @@ def mmd(one: Tensor, other: Tensor) -> float:
         ObservationError: as of ``c2st``.
     """
     x, y = (torch.from_numpy(part) for part in _check("mmd", one, other, least=2))
+    # distances far from zero would lose their digits
+    x, y = x - x.mean(0), y - x.mean(0)
     few = x[:_MOST_FOR_KERNELS]
     length = torch.pdist(few).median().clamp(min=1e-12)
 

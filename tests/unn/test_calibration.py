@@ -207,3 +207,15 @@ def test_centres_of_another_shape_are_refused():
     truth, samples = posterior()
     with pytest.raises(unn.ObservationError, match=says("centres")):
         expected_coverage(truth, samples, truth[:, :1], everything(), generator())
+
+
+@pytest.mark.parametrize("where", ["true values", "samples"])
+def test_values_that_are_nan_are_refused_where_they_are_compared(where):
+    truth, samples = torch.randn(20, 2), torch.randn(20, 9, 2)
+    broken = truth if where == "true values" else samples[:, 0]
+    broken[3, 1] = torch.nan
+    unobserved, generator = torch.ones(20, 2, dtype=torch.bool), torch.Generator()
+    with pytest.raises(unn.ObservationError, match=f"1 of .* {where} of unobserved nodes are NaN"):
+        calibrate_real(truth, samples, unobserved, generator)
+    unobserved[3, 1] = False
+    assert calibrate_real(truth, samples, unobserved, generator).spread is not None

@@ -68,3 +68,9 @@ def test_samples_that_do_not_fit_are_refused():
         c2st(x, x, "forrest")
     with pytest.raises(ArgumentError, match=says("folds")):
         c2st(x, x, folds=1)
+
+
+def test_the_discrepancy_of_samples_far_from_zero_is_that_of_samples_at_zero():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(300, 2, generator=generator, dtype=torch.float64) + shift for shift in (0.0, 0.5))
+    assert mmd(x + 2.0**31, y + 2.0**31) == pytest.approx(mmd(x, y), abs=1e-5)

@@ -21,6 +21,7 @@ from ..graph.partial import Partial
 from ..networks.tokens import Frame, Given
 from ..ops.resampling import effective_number, systematic_resampling
 from ..ops.seeds import generator_for
+from ..regularizers.base import batch_sum
 from .diffusion import Diffusion
 from .samplers import midpoint_correction
 from .samples import Condition
@@ -165,8 +166,21 @@ class Likelihood(Guide):
     def smoothed(
         self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
     ) -> Tensor:
-        # a sharp likelihood of uncertain estimates would choose particles by chance
-        return (1 - uncertainty) * self.function(values)
+        logs = self.function(values)
+        if not logs.requires_grad:
+            return (1 - uncertainty) * logs
+        xs = list(values.values())
+        slopes = torch.autograd.grad(logs.sum(), xs, retain_graph=True, allow_unused=True)
+        rise = torch.zeros_like(logs)
+        for slope, deviation in zip(slopes, spread.values(), strict=True):
+            if slope is not None:
+                rise = rise + batch_sum((slope * deviation) ** 2)
+        # a sharp likelihood of uncertain estimates would choose particles by chance. The mean of
+        # exp(-r^2 / 2) over an r of the standard deviation s is exp(-r^2 / (2 (1 + s^2))) up to a factor
+        below = (logs.max() - logs).detach()
+        share = (1 - uncertainty) * below / (below + 0.5 * rise).clamp(min=1e-30)
+        pull = share * logs
+        return pull - (pull + share * below).detach()
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +314,11 @@ class _Twist:
             log_twist = torch.stack(
                 [guide.smoothed(values, spread, deviation**2) for guide in self.guides]
             ).sum(0)
+            if not bool(log_twist.isfinite().all()):
+                raise ObservationError(
+                    "guided sampling: a likelihood is NaN or infinite at the estimates of some particles; "
+                    "return finite numbers everywhere, or use Within for intervals."
+                )
             (gradient,) = torch.autograd.grad(log_twist.sum(), x)
         shift = torch.where(self.condition.numbers, 0, sigma**2 * gradient)
         return log_twist.detach(), estimate.detach(), shift

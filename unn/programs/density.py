@@ -61,7 +61,11 @@ def log_densities(
             density = step.distribution.log_density(wide(given), step.parameters(inputs))
             density = np.broadcast_to(density, (count, *step.batch))
             # parameters are out of range at parents outside their support, which have -inf already
-            densities.append((step.statement, np.where(np.isnan(density), -np.inf, density)))
+            density = np.where(np.isnan(density), -np.inf, density)
+            densities.append((step.statement, density))
+            if step.statement.kind.name == "count" and density.shape == given.shape:
+                # a count beyond its computed bound may be no index of an array; 0 stands in for it
+                given = np.where(density == -np.inf, 0, given).astype(given.dtype)
             return given
         if isinstance(step, Settle):
             result = inputs[0].astype(step.statement.kind.dtype)

@@ -82,6 +82,7 @@ class _Sampler:
 
     Attributes:
         moved: columns of the real numbers that are moved, by variable.
+        moved_nodes: node of each of these numbers, side by side.
         joint: those of them that are drawn jointly with evidence.
         discrete: columns of the discrete values that are moved, by variable.
         weighted, started: draws of each statement with evidence, and other relevant ones, boolean, shape
@@ -119,6 +120,13 @@ class _Sampler:
         free = relevant & drawn & ~observed
         self._check_movable(free & several)
         self.moved = self._columns(free, ("real", "vector", "proportions"))
+        self.moved_nodes = np.concatenate(
+            [
+                tape.variables[name].nodes.ravel()[columns // _features(tape, name)]
+                for name, columns in self.moved.items()
+            ]
+            or [np.zeros(0, dtype=np.int64)]
+        )
         self.joint = self._columns(free & joint, ("real", "vector"))
         self.discrete = self._columns(free, _DISCRETE)
         self.fixed_at_first = self._masks(observed | (free & joint))
@@ -147,7 +155,7 @@ class _Sampler:
         for name, mask in self._masks(nodes).items():
             kind = self.tape.variables[name].values
             if mask.any() and kind.name in kinds:
-                columns[name] = np.flatnonzero(np.repeat(mask, int(np.prod(kind.features, dtype=np.int64))))
+                columns[name] = np.flatnonzero(np.repeat(mask, _features(self.tape, name)))
         return columns
 
     def run(self) -> Particles:
@@ -158,7 +166,9 @@ class _Sampler:
             # what depends on the changed numbers is drawn again
             fixed = {name: (x, self.fixed_at_first[name]) for name, x in values.items()}
             values = self._forward(fixed, self.fixed_at_first)
-        start, weight = self._terms(values, reference)
+        start, weight, poles = self._terms(values, reference)
+        infinite = self._evidence_poles(poles)
+        weight[infinite < infinite.max()] = -np.inf
         if not (weight > -np.inf).any():
             raise ObservationError(
                 f"program: the evidence has density zero in all of {self.count} draws of the program; is it "
@@ -177,10 +187,12 @@ class _Sampler:
             offset = self.generator.random()
             chosen = systematic_resampling(torch.from_numpy(step * weight), offset).numpy()
             values = {name: x[chosen] for name, x in values.items()}
-            start, weight = start[chosen], weight[chosen]
+            start, weight, poles = start[chosen], weight[chosen], poles[chosen]
             power = 1.0 if step >= 1 - power else power + step
             limits = (_ACCEPTED_AT_LAST, _MOST_AT_LAST) if power == 1 else (_ACCEPTED, _MOST_MOVES)
-            accepted = self._move(values, start, weight, power, reference, *limits)
+            accepted = self._move(values, start, weight, poles, power, reference, *limits)
+        if infinite.max() > 0:
+            log_evidence = math.inf
         fixed = {name: (x, self.fixed_at_last[name]) for name, x in values.items()}
         return Particles(self._forward(fixed, self.fixed_at_last), log_evidence, powers, accepted)
 
@@ -189,13 +201,18 @@ class _Sampler:
         values: dict[str, Array],
         start: Array,
         weight: Array,
+        poles: Array,
         power: float,
         reference: Mapping[str, tuple[Array, Array]],
         wanted: float,
         most: int,
     ) -> float:
         """Move all particles in place, each half by differences of the other; returns accepted moves per
-        particle."""
+        particle.
+
+        Numbers at a pole of their density, as those of a point mass are, stay where they are while others
+        move: states with different poles have densities that do not compare, and no move joins them.
+        """
         if not self.moved and not self.discrete:
             return 0.0
         halves = np.array_split(self.generator.permutation(self.count), 2)
@@ -206,14 +223,16 @@ class _Sampler:
                 volume = self._log_volume(candidate)
                 choice = self.generator.random() if self.discrete and self.moved else float(not self.moved)
                 if self.moved and choice < _REAL_MOVES:
-                    self._change(candidate, self._differences(self._moving(values, other), len(own)))
+                    change = self._differences(self._moving(values, other), len(own))
+                    self._change(candidate, np.where(poles[own][:, self.moved_nodes], 0, change))
                 if self.discrete and choice >= _REAL_MOVES - _JOINT_MOVES:
                     self._jump(candidate, {name: values[name][other] for name in self.discrete})
-                new_start, new_weight = self._terms(candidate, reference)
+                new_start, new_weight, new_poles = self._terms(candidate, reference)
                 new_volume = self._log_volume(candidate)
                 with np.errstate(invalid="ignore"):
                     gain = new_start - start[own] + power * (new_weight - weight[own]) + new_volume - volume
                 possible = np.isfinite(new_start) & np.isfinite(new_weight) & np.isfinite(new_volume)
+                possible &= (new_poles == poles[own]).all(1)
                 # a start at a vanishing proportion, where densities have poles, has no probability
                 gain = np.where(possible, np.where(np.isfinite(volume), gain, np.inf), -np.inf)
                 take = np.log(self.generator.random(len(own))) < gain
@@ -334,22 +353,37 @@ class _Sampler:
             reference[name] = mean, deviation
         return reference
 
+    def _evidence_poles(self, poles: Array) -> Array:
+        """Number of draws with evidence whose density is infinite, shape ``(particles,)``."""
+        total = np.zeros(len(poles), dtype=np.int64)
+        for statement, nodes in _draws(self.tape):
+            total += poles[:, nodes[self.weighted[id(statement)], 0]].sum(1)
+        return total
+
     def _terms(
         self, values: Mapping[str, Array], reference: Mapping[str, tuple[Array, Array]]
-    ) -> tuple[Array, Array]:
-        """Log-densities of the start, and of what is weighted relative to it, shape ``(particles,)`` each."""
+    ) -> tuple[Array, Array, Array]:
+        """Log-densities of the start, and of what is weighted relative to it, shape ``(particles,)`` each,
+        without those that are infinite; and the nodes whose densities are, boolean, shape ``(particles,
+        nodes)``."""
         size = len(next(iter(values.values())))
         start, weight = np.zeros(size), np.zeros(size)
+        poles = np.zeros((size, len(self.tape.parents)), dtype=bool)
         for statement, density in log_densities(self.tape, values, self.plan):
             if statement.role == "sample":
                 flat = density.reshape(size, -1)
+                infinite = flat == np.inf
+                if infinite.any():
+                    flat = np.where(infinite, 0.0, flat)
+                    nodes = statement.nodes.reshape(infinite.shape[1], -1)
+                    poles[:, nodes] |= infinite[:, :, None]
                 weight += flat[:, self.weighted[id(statement)]].sum(1)
                 start += flat[:, self.started[id(statement)]].sum(1)
         for name, (mean, deviation) in reference.items():
             z = (values[name].reshape(size, -1)[:, self.joint[name]] - mean) / deviation
             density = (-0.5 * z * z - np.log(deviation) - 0.5 * math.log(2 * math.pi)).sum(1)
             start, weight = start + density, weight - density
-        return start, weight
+        return start, weight, poles
 
     def _forward(
         self, fixed: Mapping[str, tuple[Array, Array]], masks: Mapping[str, Array]
@@ -388,6 +422,11 @@ class _Sampler:
 
         self.tape.execute(run, self.plan)
         return stored
+
+
+def _features(tape: Tape, name: str) -> int:
+    """Numbers of a node of a variable."""
+    return int(np.prod(tape.variables[name].values.features, dtype=np.int64))
 
 
 def _draws(tape: Tape) -> list[tuple[Statement, Array]]:

@@ -150,3 +150,40 @@ def test_given_entries_are_compared_with_bounds_exactly():
         part = unn.Partial(torch.stack([v, v, v])[None], mask)
         low = torch.tensor([float(v), -9.0, -9.0])
         assert (guided_samples(model, [Within("x", low)], {"x": part}, 20, steps=2, seed=0)["x"] >= low).all()
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.3, 3.0])
+def test_a_sharp_likelihood_of_several_numbers_gives_the_conjugate_posterior(deviation):
+    measured = stats.norm(0, deviation)
+
+    def of_sum(values):
+        total = values["x"] + values["y"]
+        return -0.5 * ((total - 3) / deviation) ** 2 + float(measured.logpdf(0))
+
+    result = guided_samples(exact(pair), [Likelihood(of_sum)], count=COUNT, steps=60, seed=0)
+    variance = 2 + deviation**2
+    total, difference = result["x"] + result["y"], result["x"] - result["y"]
+    spread = math.sqrt(2) * deviation / math.sqrt(variance)
+    assert abs(total.mean() - 6 / variance) < 0.1 * spread and abs(total.std() / spread - 1) < 0.08
+    assert abs(difference.mean()) < 0.1 and abs(difference.std() - math.sqrt(2)) < 0.1
+    assert abs(result.log_evidence - stats.norm(0, math.sqrt(variance)).logpdf(3)) < 0.08
+    assert result.effective > 0.2 * COUNT
+
+
+def test_a_thin_ring_has_its_probability():
+    def ring(values):
+        return -0.5 * (((values["x"] ** 2 + values["y"] ** 2) - 4) / 0.2) ** 2
+
+    result = guided_samples(exact(pair), [Likelihood(ring)], count=COUNT, seed=0)
+    # the squared radius is exponential with the mean 2
+    expected = math.log(0.5 * 0.2 * math.sqrt(2 * math.pi)) - 2
+    assert abs(result.log_evidence - expected) < 0.1
+    angles = torch.atan2(result["y"], result["x"])
+    assert stats.kstest(angles, stats.uniform(-math.pi, 2 * math.pi).cdf).statistic < 0.06
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_likelihoods_that_are_not_finite_are_refused(value):
+    guide = Likelihood(lambda v: torch.where(v["x"] > 0, v["x"], value))
+    with pytest.raises(ObservationError, match="likelihood is NaN or infinite"):
+        guided_samples(exact(pair), [guide], count=100, seed=0)

@@ -267,3 +267,51 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         counts.posterior({"n": torch.tensor([2.9, 3.0, 1.0])}, 100)
     with pytest.raises(ObservationError, match=says("number of samples")):
         traced.posterior({}, 0)
+
+
+def test_numbers_at_a_point_mass_stay_there_while_others_move():
+    def program(t):
+        a = t.sample("a", Normal(1.0, 0.0))
+        b = t.sample("b", Normal())
+        t.sample("y", Normal(a + b, 0.01))
+
+    result = unn.trace(program).posterior({"y": torch.tensor(6.0)}, 2000, seed=0)
+    b, gain = result["b"], 1 / 1.0001
+    assert torch.equal(result["a"], torch.ones_like(result["a"]))
+    assert abs(b.mean() - 5 * gain) < 0.001 and abs(b.std() / (0.01 * math.sqrt(gain)) - 1) < 0.1
+    assert abs(result.log_evidence - stats.norm(1, math.sqrt(1.0001)).logpdf(6)) < 0.2
+    given = {"a": torch.tensor(1.0), "y": torch.tensor(6.0)}
+    both = unn.trace(program).posterior(given, 2000, seed=0)
+    assert abs(both["b"].mean() - 5 * gain) < 0.001 and both.log_evidence == math.inf
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_spike_and_a_slab_have_their_probabilities(seed):
+    def program(t):
+        spike = t.sample("spike", Bernoulli(0.5))
+        b = t.sample("b", Normal(0.0, np.where(spike, 0.0, 1.0)))
+        c = t.sample("c", Normal())
+        t.sample("y", Normal(b + c, 0.1))
+
+    result = unn.trace(program).posterior({"y": torch.tensor(3.0)}, 4000, seed=seed)
+    one, two = (stats.norm(0, math.sqrt(k + 0.01)).pdf(3) for k in (1, 2))
+    spike = result["spike"].bool()
+    assert abs(spike.double().mean() - one / (one + two)) < 0.03
+    assert abs(result.log_evidence - math.log((one + two) / 2)) < 0.1
+    assert bool((result["b"][spike] == 0).all()) and len(result["c"][spike].unique()) > 100
+
+
+def test_counts_with_computed_bounds_index_arrays():
+    def program(t):
+        trials = t.sample("trials", Binomial(3, 0.5))
+        successes = t.sample("successes", Binomial(trials, 0.5))
+        t.sample("x", Normal(t.constant([0.0, 1.0, 2.0, 3.0])[successes], 0.5))
+
+    traced = unn.trace(program)
+    result = traced.posterior({"x": torch.tensor(2.7)}, 4000, seed=0)
+    # of three trials each succeeds with the probability 1/4
+    weights = stats.binom(3, 0.25).pmf(range(4)) * stats.norm(range(4), 0.5).pdf(2.7)
+    counts = torch.bincount(result["successes"].long().flatten(), minlength=4) / 4000
+    torch.testing.assert_close(counts.double(), torch.from_numpy(weights / weights.sum()), atol=0.03, rtol=0)
+    outside = {"trials": torch.tensor([3.0]), "successes": torch.tensor([4.0]), "x": torch.tensor([0.0])}
+    assert float(traced.log_prob(outside)) == -math.inf
