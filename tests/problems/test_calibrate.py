@@ -183,6 +183,7 @@ def test_scores_of_normal_distributions_are_those_by_hand():
     }
 
 
+@pytest.mark.slow
 def test_moments_of_gaussian_fields_are_scored_and_best_values_have_no_deviations(tmp_path, capsys):
     folders = []
     for engine, options in (

@@ -153,6 +153,8 @@ class Near(Guide):
 class Likelihood(Guide):
     """Any differentiable likelihood.
 
+    The best of all particles says how far the others lie below the maximum, so that many are needed.
+
     Attributes:
         function: log-likelihood ``(batch,)`` of the values of real variables by name, shape ``(batch,
             *axes)``; finite.

@@ -57,6 +57,7 @@ def test_the_log_partition_is_bounded_from_above(seed, entries, zeros):
     assert not bool(answer["s"].isnan().any())
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
 def test_log_partition_and_marginals_are_exact_where_nothing_is_split(seed, zeros):

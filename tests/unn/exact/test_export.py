@@ -79,6 +79,7 @@ def test_a_written_graph_is_read_to_the_last_bit(tmp_path: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(again.weights, file.weights, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
 def test_the_bayesian_network_of_a_model_has_its_distribution(seed: int, zeros: float) -> None:
