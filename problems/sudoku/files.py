@@ -74,8 +74,10 @@ def digits_of(text: str, usual: int) -> int:
         return usual
     root = math.isqrt(count)
     is_whole_puzzle = root**2 == count and highest <= root
-    # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits
-    is_square = len(rows) == count and root >= _LEAST_DIGITS
+    # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits; where it
+    # has more than nine, its cells are apart
+    is_apart = all(len(_words(line)) == count for _, line in _lines(text))
+    is_square = len(rows) == count and root >= _LEAST_DIGITS and is_apart
     if is_whole_puzzle and not is_square and root >= _LEAST_DIGITS:
         return root
     if len(rows) % count == 0 or (highest > usual and not is_usual):
@@ -93,9 +95,14 @@ def _lines(text: str) -> list[tuple[int, str]]:
     ]
 
 
+def _words(line: str) -> list[str]:
+    """What spaces and rules of a line separate."""
+    return line.split(",")[0].replace("|", " ").replace("+", " ").split()
+
+
 def _signs(line: str) -> list[str]:
     """Cells of a line for an unknown number of digits: numbers between spaces, or single signs."""
-    words = line.split(",")[0].replace("|", " ").replace("+", " ").split()
+    words = _words(line)
     are_numbers = len(words) > 9 and all(len(word) <= 2 for word in words)
     return words if are_numbers else list("".join(words))
 
