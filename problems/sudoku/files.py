@@ -74,8 +74,8 @@ def digits_of(text: str, usual: int) -> int:
         return usual
     root = math.isqrt(count)
     is_whole_puzzle = root**2 == count and highest <= root
-    # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits; where it
-    # has more than nine, its cells are apart
+    # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits; where
+    # it has more than nine, its cells are apart
     is_apart = all(len(_words(line)) == count for _, line in _lines(text))
     is_square = len(rows) == count and root >= _LEAST_DIGITS and is_apart
     if is_whole_puzzle and not is_square and root >= _LEAST_DIGITS:
