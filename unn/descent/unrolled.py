@@ -195,7 +195,8 @@ class Unrolled(nn.Module):
         Raises:
             ObservationError: for values that do not fit the declaration.
         """
-        state = self._run(inputs, lengths, iterations, generator, recorded=())
+        state, rounds = self._start(inputs, lengths, iterations, generator, recorded=())
+        self._run(state, rounds, generator, takes_sums=False)
         return self._checked(self._read(state, preactivations=False))
 
     def preactivations(
@@ -209,7 +210,8 @@ class Unrolled(nn.Module):
 
         Arguments as of a call.
         """
-        state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
+        state, rounds = self._start(inputs, lengths, iterations, generator, recorded=self.want)
+        self._run(state, rounds, generator, takes_sums=True)
         return self._checked(self._read(state, preactivations=True))
 
     def rounds(
@@ -275,26 +277,17 @@ class Unrolled(nn.Module):
                 "Run unn.infer on the same values to find the update at which it happened."
             )
 
-    def _run(
-        self,
-        inputs: Sequence[Tensor | Partial],
-        lengths: Mapping[str, Tensor] | None,
-        iterations: int | None,
-        generator: torch.Generator | None,
-        recorded: Sequence[str],
-    ) -> State:
-        state, rounds = self._start(inputs, lengths, iterations, generator, recorded)
+    def _run(self, state: State, rounds: int, generator: torch.Generator | None, takes_sums: bool) -> None:
+        """Run all rounds; with ``takes_sums`` the last update may be left at its sum of messages."""
         if self.until is not None:
             self._run_until(state, rounds, self.until, generator)
         elif isinstance(self.order, Greedy):
             run_rounds(state, islice(steps_by_round(state, self.order), rounds))
         else:
             steps = self._steps(state.plan, state, rounds, generator)
-            # of the last update the pre-activation may be all that is wanted
-            last = bool(recorded) and state.closed_form(steps[-1])
+            last = takes_sums and state.closed_form(steps[-1])
             self.equilibrium = self.gradient.run(state, steps, receive_last=last)
         self._warn_unfinished(state)
-        return state
 
     def _start(
         self,

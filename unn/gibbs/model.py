@@ -156,10 +156,10 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
 
     def training_state(self) -> dict[str, Tensor]:
         """The states of the persistent chains, and the step sizes of Langevin dynamics."""
-        kept = {"": self._persistent, _STEPS: self._steps}
+        parts = {"": self._persistent, _STEPS: self._steps}
         return {
             f"{kind}{key}/{name}": x
-            for kind, keyed in kept.items()
+            for kind, keyed in parts.items()
             for key, values in keyed.items()
             for name, x in values.items()
         }
@@ -169,8 +169,8 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         self._persistent, self._steps = {}, {}
         for place, x in state.items():
             key, name = place.rsplit("/", 1)
-            kept = self._steps if key.startswith(_STEPS) else self._persistent
-            kept.setdefault(key.removeprefix(_STEPS), {})[name] = x
+            part = self._steps if key.startswith(_STEPS) else self._persistent
+            part.setdefault(key.removeprefix(_STEPS), {})[name] = x
 
     @torch.no_grad()
     def infer_values(
