@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from .downward import Downward, downward, is_shallow
 from .plan import Reading
 from .reduction import Reduced
-from .sweeps import Downward, Total, Upward, downward, log_sum, upward, upward_log
+from .sweeps import Total, Upward, log_sum, upward, upward_log
 from .tables import Family, linear
-
-_RANGE = 600.0
-"""Sum of the ranges of logarithms up to which no product of entries underflows."""
-
 
 _TABLE_RANGE = 300.0
 """Difference between two logarithms of one table from which it is kept in logarithms."""
 
 
-def _ranges(families: Sequence[Family]) -> tuple[float, float]:
-    """Sum over the tables of the difference between the largest and the smallest finite logarithm, and the
-    largest of these differences."""
+@dataclass(frozen=True)
+class _Ranges:
+    """Differences between the largest and the smallest finite logarithm of tables: their sum, and the largest
+    one."""
+
+    total: float
+    widest: float
+
+
+def _ranges(families: Sequence[Family]) -> _Ranges:
     total = widest = 0.0
     for family in families:
         if family.is_partial:
@@ -35,38 +39,39 @@ def _ranges(families: Sequence[Family]) -> tuple[float, float]:
         spread = (flat.amax(2) - least).clamp(min=0).amax(1)
         total += float(spread.sum())
         widest = max(widest, float(spread.max()))
-    return total, widest
+    return _Ranges(total, widest)
 
 
 def contract_tables(reduced: Reduced) -> tuple[Upward, bool]:
     """The upward sweep, and whether its tables are logarithms because small entries may count."""
     plan = reduced.plan
     assert plan is not None
+    ranges = _ranges(reduced.families)
     tables, scale = linear(reduced.families)
-    up = upward(plan, tables, scale + reduced.constant)
-    if is_trusted(reduced, up, None):
+    up = upward(plan, tables, scale + reduced.constant, ranges.total)
+    if _is_trusted(reduced, ranges, up, None):
         return up, False
     return contract_logs(reduced, log_sum), True
 
 
-def is_trusted(reduced: Reduced, up: Upward, down: Downward | None) -> bool:
+def _is_trusted(reduced: Reduced, ranges: _Ranges, up: Upward, down: Downward | None) -> bool:
     """Whether no small entry that was lost in the upward sweep may count.
 
     Args:
         reduced: model.
+        ranges: those of its tables.
         up: upward sweep of linear tables.
         down: downward sweep; None if there is none yet, which is then made where it is needed.
     """
     if not bool((up.log_partition > -torch.inf).all()):
         return False
-    total, widest = _ranges(reduced.families)
-    if widest > _TABLE_RANGE:
+    if ranges.widest > _TABLE_RANGE:
         # the sweeps cannot see what a single table lost
         return False
     if down is None:
-        if total <= _RANGE:
-            return True
         assert reduced.plan is not None
+        if up.is_safe or is_shallow(reduced.plan, up):
+            return True
         with torch.no_grad():
             down = downward(reduced.plan, up, set())
     return bool(down.is_exact.all())
@@ -87,10 +92,11 @@ def beliefs_of(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Te
     """
     plan = reduced.plan
     assert plan is not None
+    ranges = _ranges(reduced.families)
     tables, scale = linear(reduced.families)
-    up = upward(plan, tables, scale + reduced.constant)
+    up = upward(plan, tables, scale + reduced.constant, ranges.total)
     down = downward(plan, up, {block for block in blocks if block < plan.leaves})
-    if not is_trusted(reduced, up, down):
+    if not _is_trusted(reduced, ranges, up, down):
         return contract_logs(reduced, log_sum), _beliefs_by_gradient(reduced)
     beliefs = {}
     for block in blocks:

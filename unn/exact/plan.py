@@ -9,7 +9,7 @@ operations, not n.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from .elimination import Scope
 from .tree import Tree
+
+LARGE_BATCH = 64
+"""Batch size from which passes over the batch take longer than operations."""
 
 _STACKED = 2**14
 """Largest number of entries of a product that is stacked with others; larger ones would only be copied."""
@@ -121,13 +124,17 @@ class Plan:
     entries: int
 
 
-def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence[int]) -> Plan:
+def compile_plan(
+    tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence[int], batch: int = 1
+) -> Plan:
     """Compile a tree.
 
     Args:
         tree: contraction tree, whose leaves are the tables of the blocks in order.
         blocks: variables of the axes of each table, by block.
         states: number of states of each variable.
+        batch: number of contractions that run at once. Few operations are worth most for a single one, and
+            few copies for many: then products are stacked only if the operands of each side are in one block.
     """
     place: dict[int, tuple[int, int]] = {}
     leaf_axes: list[Scope] = []
@@ -138,6 +145,9 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
     axes = dict(enumerate(leaf_axes))
     height: dict[int, int] = dict.fromkeys(range(tree.leaves), 0)
     groups: dict[tuple[object, ...], list[int]] = {}
+    # blocks of the operands: those of the model first, then groups as they come
+    origins = {leaf: block for leaf, (block, _) in place.items()}
+    numbers: dict[tuple[object, ...], int] = {}
     patterns: dict[int, tuple[Scope, Scope, Scope, Scope]] = {}
     # the smaller operand first
     children: dict[int, tuple[int, int]] = {}
@@ -162,13 +172,13 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         sizes = tuple(states[v] for v in letters)
         patterns[node] = (*numbered, tuple(letters))  # type: ignore[assignment]
         alone = node if math.prod(sizes) > _STACKED else -1
-        groups.setdefault((height[node], numbered, sizes, alone), []).append(node)
-    use = {
-        child: (number, side)
-        for number, nodes in enumerate(groups.values())
-        for node in nodes
-        for side, child in enumerate(children[node])
-    }
+        key: tuple[object, ...] = (height[node], numbered, sizes, alone)
+        if batch >= LARGE_BATCH:
+            key = (*key, origins[a], origins[b])
+        groups.setdefault(key, []).append(node)
+        origins[node] = numbers.setdefault(key, len(blocks) + len(numbers))
+    ordered = sorted(groups.values(), key=lambda each: height[each[0]])
+    _order_rows(ordered, children)
 
     def operands(nodes: Sequence[int], side: int) -> list[tuple[int, int, AxisOrder | None]]:
         """Block, row and order of axes of an operand of some products."""
@@ -184,10 +194,7 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
     products = []
     counts = [len(block) for block in blocks]
     entries = sum(len(block) * math.prod(states[v] for v in block[0]) for block in blocks if block)
-    for number, nodes in enumerate(sorted(groups.values(), key=lambda each: height[each[0]])):
-        # those that are used together are neighbours, in the order of their own operands, so that most
-        # operands are slices of a block and need no copy
-        nodes.sort(key=lambda node: (use.get(node, ()), *(place[child] for child in children[node])))
+    for number, nodes in enumerate(ordered):
         for row, node in enumerate(nodes):
             place[node] = (len(blocks) + number, row)
         one, other, result, _ = patterns[nodes[0]]
@@ -217,6 +224,25 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         tree.log_largest(),
         entries,
     )
+
+
+def _order_rows(groups: Sequence[list[int]], children: Mapping[int, tuple[int, int]]) -> None:
+    """Sort the products of each group by where they are used, from the roots downward.
+
+    Results that are the operands of one group are then consecutive rows in its order, which need no copy;
+    only tables of the model may have another order.
+
+    Args:
+        groups: nodes of the products of each block, operands before what they are used in.
+        children: the two factors of each product.
+    """
+    use: dict[int, tuple[int, int, int]] = {}
+    for number in reversed(range(len(groups))):
+        nodes = groups[number]
+        nodes.sort(key=lambda node: use.get(node, ()))
+        for row, node in enumerate(nodes):
+            for side, child in enumerate(children[node]):
+                use[child] = (number, side, row)
 
 
 def _ordered_alike(scope: Scope, sibling: Scope, result_bits: int) -> Scope:

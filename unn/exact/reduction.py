@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .elimination import Order, Scope, greedy_order, neighbours
+from .halving import halve
 from .options import ExactOptions
 from .plan import Plan, compile_plan
 from .tables import Family, TableEvidence, TableModel, absorb, grouped, restrict, supports
@@ -109,7 +110,8 @@ def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptio
         tree = search_tree(
             scopes, states, options.search_seconds, options.attempts, options.order_seed, batch
         )
-        return compile_plan(tree, blocks, states)
+        halve(tree, [number for number, block in enumerate(blocks) for _ in block])
+        return compile_plan(tree, blocks, states, batch)
 
 
 def place_probabilities(

@@ -1,9 +1,8 @@
-"""The two sweeps over a compiled tree: products upward, cotangents downward.
+"""The upward sweep over a compiled tree: products of tables, from its leaves to its roots.
 
-Upward, every table is divided by its largest entry, whose logarithm is added to the log-partition.
-Downward, the cotangent of a table is the product of all that lies outside of it, also scaled; a table
-times its cotangent is proportional to the marginal of its variables. Tables that are larger than both of
-their factors are not scaled, since the next product makes them smaller again.
+Every table is divided by its largest entry, whose logarithm is added to the log-partition.
+Tables that are larger than both of their factors are not scaled, since the next product makes them smaller
+again; and none is scaled where no product can leave the range of the numbers.
 
 Within the sweeps the batch is the last axis, so that the operations of a large batch run over contiguous
 memory even where variables have few states.
@@ -19,14 +18,11 @@ from itertools import accumulate, product
 import torch
 from torch import Tensor
 
-from .plan import AxisOrder, Plan, Products, Rows, Source
+from .plan import LARGE_BATCH, Plan, Products, Rows, Source
 from .progress import is_watched, report
 
-_TRUSTED = 290 * math.log(10)
-"""Bound on the logarithm of cotangents: entries below 1e-308, which are lost, then count less than 1e-18."""
-
-_LARGE_BATCH = 64
-"""Batch size from which tables are kept with the batch contiguous in memory."""
+SAFE = 500.0
+"""Absolute logarithm up to which a product of entries neither underflows nor overflows."""
 
 _MATRIX = 8
 """Number of rows and columns from which products of matrices are left to a library of linear algebra."""
@@ -48,36 +44,44 @@ class Upward:
             or 1)``; empty where tables are logarithms.
         log_partition: shape ``(batch or 1,)``.
         log_bounds: bound on the logarithms of the entries of each block; empty where tables are logarithms.
+        is_safe: whether no product of entries of tables underflows or overflows.
     """
 
     tables: list[Tensor]
     log_scales: list[Tensor]
     log_partition: Tensor
     log_bounds: list[float] = field(default_factory=list)
+    is_safe: bool = False
 
 
-def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor) -> Upward:
+def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor, log_range: float = math.inf) -> Upward:
     """Contract linear tables.
 
     Args:
         plan: compiled tree.
         tables: nonnegative blocks of the model, shape ``(rows, batch or 1, *states)``.
         log_scale: logarithm of what the tables were divided by, in all, shape ``(batch or 1,)``.
+        log_range: absolute logarithm of the smallest product of positive entries, one of each table; results
+            are not scaled if it is small.
     """
+    is_safe = max(log_range, sum(map(math.log, plan.states))) <= SAFE
     blocks = [_batch_last(table) for table in tables]
     bounds = [0.0] * len(blocks)
     total = log_scale
     scales = []
-    for _, products in _watched_products(plan, "upward sweep", range(len(plan.products))):
+    for _, products in watched_products(plan, "upward sweep", range(len(plan.products))):
         left, right = gather(blocks, products.left, -1), gather(blocks, products.right, -1)
         result = contract(left, products.left_axes, right, products.right_axes, products.axes)
-        if _grows(products, products.axes, products.left_axes, products.right_axes):
+        # results without axes are scaled always, for their logarithms have higher derivatives
+        if (is_safe and products.axes) or grows(
+            products, products.axes, products.left_axes, products.right_axes
+        ):
             bounds.append(
-                _bound(bounds, products.left) + _bound(bounds, products.right) + _log_sum_of(products)
+                bound_of(bounds, products.left) + bound_of(bounds, products.right) + _log_sum_of(products)
             )
             scales.append(total.new_zeros(len(result), 1))
         else:
-            result, scale = _scaled(result)
+            result, scale = scaled(result)
             bounds.append(0.0)
             scales.append(scale)
             total = total + scale.sum(0)
@@ -86,16 +90,16 @@ def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor) -> Upward:
             total = total + safe_log(result).sum(0)
     for block, row in plan.lonely:
         total = total + safe_log(blocks[block][row].flatten(0, -2).sum(0))
-    return Upward([table.movedim(-1, 1) for table in blocks], scales, total, bounds)
+    return Upward([table.movedim(-1, 1) for table in blocks], scales, total, bounds, is_safe)
 
 
 def _batch_last(table: Tensor) -> Tensor:
     """A stack of tables with its batch as the last axis, and contiguous if the batch is large."""
     moved = table.movedim(1, -1)
-    return moved.contiguous() if table.shape[1] >= _LARGE_BATCH else moved
+    return moved.contiguous() if table.shape[1] >= LARGE_BATCH else moved
 
 
-def _scaled(table: Tensor) -> tuple[Tensor, Tensor]:
+def scaled(table: Tensor) -> tuple[Tensor, Tensor]:
     """Tables divided by their largest entries, and the logarithms of these, shape ``(rows, batch or 1)``."""
     largest = table.detach()
     if table.ndim > 2:
@@ -105,13 +109,13 @@ def _scaled(table: Tensor) -> tuple[Tensor, Tensor]:
     return table / divisor if table.requires_grad else table.div_(divisor), largest.log()
 
 
-def _grows(products: Products, result: Sequence[int], left: Sequence[int], right: Sequence[int]) -> bool:
+def grows(products: Products, result: Sequence[int], left: Sequence[int], right: Sequence[int]) -> bool:
     """Whether a table over some axes of products has more entries than those over the axes of its factors."""
     size, *factors = (math.prod(products.sizes[k] for k in axes) for axes in (result, left, right))
     return size > max(factors)
 
 
-def _bound(bounds: Sequence[float], source: Source) -> float:
+def bound_of(bounds: Sequence[float], source: Source) -> float:
     return max(bounds[block] for block in source.blocks)
 
 
@@ -130,7 +134,7 @@ def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
     """
     blocks = list(tables)
     total_of_roots = torch.zeros(1, dtype=torch.float64, device=blocks[0].device)
-    for _, products in _watched_products(plan, "sweep of logarithms", range(len(plan.products))):
+    for _, products in watched_products(plan, "sweep of logarithms", range(len(plan.products))):
         left, right = gather(blocks, products.left, 1), gather(blocks, products.right, 1)
         block = _contract_logs(products, left, right, total)
         blocks.append(block)
@@ -141,7 +145,7 @@ def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
     return Upward(blocks, [], total_of_roots)
 
 
-def _watched_products(plan: Plan, stage: str, numbers: Iterable[int]) -> Iterator[tuple[int, Products]]:
+def watched_products(plan: Plan, stage: str, numbers: Iterable[int]) -> Iterator[tuple[int, Products]]:
     """Blocks of products of a plan by number, reported by the multiplications that they take.
 
     Args:
@@ -246,12 +250,12 @@ def contract(
     summed = [k for k in left_axes if k in right_axes and k not in axes]
     every = {*left_axes, *right_axes}
     if not summed and every == set(axes):
-        return _aligned_last(left, left_axes, axes) * _aligned_last(right, right_axes, axes)
+        return aligned_last(left, left_axes, axes) * aligned_last(right, right_axes, axes)
     if left.shape[-1] > right.shape[-1] == 1:
         # the result has the order of axes in memory of the operand that comes last
         left, left_axes, right, right_axes = right, right_axes, left, left_axes
     rows, batch = (1 + max(every, default=0) + k for k in range(2))
-    if min(left.shape[-1], right.shape[-1]) >= _LARGE_BATCH and not left.requires_grad | right.requires_grad:
+    if min(left.shape[-1], right.shape[-1]) >= LARGE_BATCH and not left.requires_grad | right.requires_grad:
         sizes = dict(zip((*left_axes, *right_axes), (*left.shape[1:-1], *right.shape[1:-1]), strict=True))
         free = [
             math.prod(sizes[k] for k in own if k in axes and k not in other)
@@ -288,7 +292,7 @@ def _summed_in_place(
 def _entry(table: Tensor, own: Sequence[int], state: Mapping[int, int], axes: Sequence[int]) -> Tensor:
     """A stack of tables at states of some axes, with the others in a given order."""
     at = [state[k] % table.shape[1 + place] if k in state else slice(None) for place, k in enumerate(own)]
-    return _aligned_last(table[(slice(None), *at)], [k for k in own if k not in state], axes)
+    return aligned_last(table[(slice(None), *at)], [k for k in own if k not in state], axes)
 
 
 def _summed_alone(table: Tensor, own: Sequence[int], kept: set[int]) -> tuple[Tensor, list[int]]:
@@ -297,7 +301,7 @@ def _summed_alone(table: Tensor, own: Sequence[int], kept: set[int]) -> tuple[Te
     return (table.sum(alone) if alone else table), [k for k in own if k in kept]
 
 
-def _aligned_last(table: Tensor, own: Sequence[int], axes: Sequence[int]) -> Tensor:
+def aligned_last(table: Tensor, own: Sequence[int], axes: Sequence[int]) -> Tensor:
     """``aligned`` for stacks of shape ``(rows, *states, batch or 1)``."""
     return aligned(table.movedim(-1, 1), own, axes).movedim(1, -1)
 
@@ -341,124 +345,3 @@ def joint_logs(
     for own, logs in tables:
         total = total + aligned(logs[None], own, scope)[0]
     return total
-
-
-@dataclass(frozen=True, eq=False)
-class Downward:
-    """The result of the downward sweep.
-
-    Attributes:
-        cotangents: by block, shape of its tables, with axes of size 1 where an operand was summed alone; None
-            for blocks that were not asked for. Each table has its own scale.
-        is_exact: whether no entry that was lost in the upward sweep could count, shape ``(batch or 1,)``.
-    """
-
-    cotangents: list[Tensor | None]
-    is_exact: Tensor
-
-
-def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
-    """Cotangents of all products and of the wanted blocks of the model.
-
-    Args:
-        plan: compiled tree.
-        up: upward sweep of linear tables.
-        wanted: numbers of the blocks of the model whose cotangents are needed.
-    """
-    tables = [table.movedim(1, -1) for table in up.tables]
-    cotangents: list[Tensor | None] = [None] * len(tables)
-    logs: list[Tensor | None] = [None] * len(tables)
-    bounds = [0.0] * len(tables)
-    worst = torch.full_like(up.log_partition.detach(), -torch.inf)
-    for block, row in plan.lonely:
-        if block in wanted:
-            table = tables[block]
-            _store(
-                cotangents, block, slice(row, row + 1), torch.ones_like(table[row : row + 1]), table, False
-            )
-    for number, products in _watched_products(plan, "downward sweep", reversed(range(len(plan.products)))):
-        block = plan.leaves + number
-        own = cotangents[block]
-        if own is None:
-            # results without axes: the last product of a component
-            own, log = torch.ones_like(tables[block]), torch.zeros_like(up.log_scales[number])
-        else:
-            own_log = logs[block]
-            assert own_log is not None
-            log = own_log
-        # what a result lost before it was divided, not only what its stored entries may lose
-        lost = (log - up.log_scales[number]).amax(0) + bounds[block]
-        worst = torch.maximum(worst, lost)
-        sides = (
-            (products.left, products.left_axes, products.right, products.right_axes),
-            (products.right, products.right_axes, products.left, products.left_axes),
-        )
-        for target, target_axes, other, other_axes in sides:
-            if not any(k >= plan.leaves or k in wanted for k in target.blocks):
-                continue
-            reach = {*products.axes, *other_axes}
-            axes = [k for k in target_axes if k in reach]
-            cotangent = contract(own, products.axes, gather(tables, other, -1), other_axes, axes)
-            cotangent = _aligned_last(cotangent, axes, target_axes)
-            log_here = log - up.log_scales[number]
-            bound = 0.0
-            if _grows(products, axes, products.axes, other_axes):
-                terms = math.prod(products.sizes[k] for k in reach.difference(axes))
-                bound = bounds[block] + _bound(up.log_bounds, other) + math.log(terms)
-            else:
-                cotangent, scale = _scaled(cotangent)
-                log_here = log_here + scale
-            worst = torch.maximum(worst, log_here.amax(0) + bound)
-            start = 0
-            for part, (k, rows) in enumerate(zip(target.blocks, target.rows, strict=True)):
-                count = target.counts[part]
-                if k >= plan.leaves or k in wanted:
-                    whole = target.is_whole
-                    bounds[k] = max(bounds[k], bound)
-                    values = _in_own_order(_rows_of(cotangent, target, start, count), target.orders[part])
-                    _store(cotangents, k, rows, values, tables[k], whole)
-                    if k >= plan.leaves:
-                        values = _rows_of(log_here, target, start, count)
-                        _store(logs, k, rows, values, up.log_scales[k - plan.leaves], whole)
-                start += count
-    return Downward([None if x is None else x.movedim(-1, 1) for x in cotangents], worst < _TRUSTED)
-
-
-def _rows_of(x: Tensor, source: Source, start: int, count: int) -> Tensor:
-    """Rows of a part of the operands, in the order of that part."""
-    if source.places is None:
-        return x.narrow(0, start, count)
-    return x.index_select(0, source.places[start : start + count].to(x.device))
-
-
-def _in_own_order(cotangent: Tensor, order: AxisOrder | None) -> Tensor:
-    """Cotangents of tables whose axes were taken in another order, shape ``(rows, *states, batch)``."""
-    if order is None:
-        return cotangent
-    return cotangent.permute(0, *(1 + order.index(k) for k in range(len(order))), -1)
-
-
-def _store(
-    stacks: list[Tensor | None], block: int, rows: Rows, values: Tensor, like: Tensor, is_whole: bool
-) -> None:
-    """Write rows of a stack, which is made when the first of them are written."""
-    if is_whole:
-        stacks[block] = values
-        return
-    batch = max(values.shape[-1], like.shape[-1])
-    stack = stacks[block]
-    if stack is None:
-        # each table is an operand of one product, or of none and alone, so that every row is written
-        stack = values.new_empty(*like.shape[:-1], batch)
-    elif stack.shape[-1] < batch:
-        stack = stack.expand(*stack.shape[:-1], batch).contiguous()
-    values = values.expand(-1, *stack.shape[1:])
-    if stack.requires_grad or values.requires_grad:
-        numbers = torch.arange(len(stack))[rows].to(stack.device)
-        stacks[block] = stack.index_copy(0, numbers, values)
-        return
-    if isinstance(rows, slice):
-        stack[rows] = values
-    else:
-        stack.index_copy_(0, rows.to(stack.device), values)
-    stacks[block] = stack
