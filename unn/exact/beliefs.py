@@ -102,11 +102,18 @@ def beliefs_of(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Te
     for block in blocks:
         cotangent = down.cotangents[block]
         assert cotangent is not None
-        belief = up.tables[block] * cotangent
+        belief = _product(up.tables[block], cotangent)
         total = belief.flatten(2).sum(2) if belief.ndim > 2 else belief
         total = torch.where(total > 0, total, 1).view(*total.shape, *[1] * (belief.ndim - 2))
         beliefs[block] = belief / total if belief.requires_grad else belief.div_(total)
     return up, beliefs
+
+
+def _product(table: Tensor, cotangent: Tensor) -> Tensor:
+    """The product of a table and its cotangent, in the memory of the latter if it has the size."""
+    if table.requires_grad or cotangent.requires_grad or cotangent.shape != table.shape:
+        return table * cotangent
+    return cotangent.mul_(table) if cotangent.movedim(1, -1).is_contiguous() else table * cotangent
 
 
 def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:

@@ -147,7 +147,12 @@ def place_probabilities(
     for variables, probabilities in parts:
         own = numbers[variables.to(device)]
         places = reduced.domain[own].nonzero()[:, 1].view(len(own), -1)
-        result[own[:, None], places] = probabilities.mT.expand(-1, -1, batch)
+        first, count = int(own[0]), places.shape[1]
+        if bool((own.diff() == 1).all()) and bool((places == torch.arange(count, device=device)).all()):
+            # neighbours, of which no state is excluded
+            result[first : first + len(own), :count] = probabilities.mT
+        else:
+            result[own[:, None], places] = probabilities.mT.expand(-1, -1, batch)
     if not bool(possible.all()):
         result = torch.where(possible, result, 0)
     return result.permute(2, 0, 1)

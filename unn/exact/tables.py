@@ -169,8 +169,10 @@ class TableEvidence:
             )
         if self.values.dtype != torch.long:
             raise ObservationError(f"evidence holds numbers of states, got dtype {self.values.dtype}.")
-        wrong = (self.values < -1) | (self.values >= torch.tensor(model.states, device=self.values.device))
-        if bool(wrong.any()):
+        states = torch.tensor(model.states, device=self.values.device)
+        fewest, most = self.values.aminmax(dim=0)
+        if bool(((fewest < -1) | (most >= states)).any()):
+            wrong = (self.values < -1) | (self.values >= states)
             row, variable = (int(k) for k in wrong.nonzero()[0])
             raise ObservationError(
                 f"evidence, row {row}: variable {model.names[variable]!r} has states 0 to "
