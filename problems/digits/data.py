@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unn.errors import DataError
 from unn.runs import tensor_digest
@@ -72,6 +73,20 @@ def load_digits(data: Literal["embedded", "mnist"] = "embedded", folder: str | P
     if data == "mnist":
         return _mnist(folder)
     raise DataError(f"unknown data {data!r} for digits: choose 'embedded' or 'mnist'.")
+
+
+def move(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Images that are moved by random numbers of pixels along both axes, with background where nothing was.
+
+    Args:
+        images: shape ``(n, 1, rows, columns)``, in [-1, 1]; -1 is the background.
+        most: largest number of pixels.
+        generator: source of the numbers, uniform from ``-most`` to ``most``.
+    """
+    count, _, rows, columns = images.shape
+    first = torch.randint(2 * most + 1, (2, count), generator=generator).to(images.device)
+    windows = pad(images[:, 0], (most, most, most, most), value=-1.0).unfold(1, rows, 1).unfold(2, columns, 1)
+    return windows[torch.arange(count, device=images.device), first[0], first[1]][:, None]
 
 
 def read_idx(path: Path) -> NDArray[np.generic]:

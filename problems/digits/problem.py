@@ -90,6 +90,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         ranges: dict[str, tuple[float, float, float]] = {
             "gamma": (config.gamma, 0, 1e6),
             "channels": (config.channels, 1, 100_000),
+            "shift": (config.shift, 0, 28),
         }
         check_ranges("digits", ranges)
         super().check(config)
@@ -101,6 +102,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         Raises:
             DataError: for a run in which the label alone began at another value than zero.
         """
+        content = {"shift": 0, **content}
         if "engine" in content or "iterations" not in content:
             return super().earlier_config(content)
         initial = content.get("initial", "zero")
@@ -110,7 +112,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
                 f"all variables that are not given begin so. Train again with --initial {initial}, or open "
                 "the run with the version that made it."
             )
-        own = {name: content[name] for name in ("data", "gamma", "channels") if name in content}
+        own = {name: content[name] for name in ("data", "gamma", "channels", "shift") if name in content}
         model = {name: content[name] for name in ("iterations", "initial", "dropout") if name in content}
         model |= {"sweep": content.get("order", "forward-backward"), "penalty": 1.0}
         engine = "untied" if content.get("untied") else "descent"
@@ -156,6 +158,16 @@ class DigitsProblem(DeclaredProblem, HasDemo):
 
         digits = self.images(config)
         return {"image": digits.train_images, "label": one_hot(digits.train_labels)}
+
+    def augment(
+        self, config: DigitsConfig, values: Mapping[str, Tensor], generator: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """Images that are moved at random."""
+        from .data import move
+
+        if not config.shift:
+            return values
+        return {**values, "image": move(values["image"], config.shift, generator)}
 
     def generate(
         self, config: DigitsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]

@@ -218,6 +218,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
         return self.generate(config, count, generator, self.test_sizes(config))
 
+    def augment(
+        self, config: Any, values: Mapping[str, Tensor], generator: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        """Examples of the fixed set as one training step sees them, such as images moved at random; unchanged
+        by default."""
+        return values
+
     def training_queries(self, config: Any, observed: Masks) -> Sequence[tuple[float, Masks]]:
         """Weights and observation masks of the queries of which the training loss is the weighted sum; by
         default the masks that were drawn, with weight 1."""

@@ -66,7 +66,8 @@ class ProblemExamples(Examples):
             values, observed = problem.examples(config, len(indices), generator, sizes)
         else:
             sizes = problem.test_sizes(config)
-            values = {name: x[indices] for name, x in self.samples.items()}
+            chosen = {name: x[indices] for name, x in self.samples.items()}
+            values = problem.augment(config, chosen, generator)
             observed = problem.observed(config, len(indices), generator, sizes)
         return sizes, values, list(problem.training_queries(config, observed))
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
-from problems.digits.data import load_digits, read_idx
+from problems.digits.data import load_digits, move, read_idx
 from unn import DataError
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -48,6 +49,33 @@ def mnist(folder, skip=(), pack=False, **changed):
         if name not in skip:
             (folder / (f"{name}.gz" if pack else name)).write_bytes(gzip.compress(raw) if pack else raw)
     return folder
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 4), st.integers(3, 9), st.integers(3, 9), st.integers(0, 10**6))
+def test_moved_images_are_windows_of_the_image_on_background(most, rows, columns, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(4, 1, rows, columns, generator=generator)
+    for image, moved in zip(images[:, 0], move(images, most, generator)[:, 0], strict=True):
+        windows = []
+        for down in range(-most, most + 1):
+            for right in range(-most, most + 1):
+                window = torch.full_like(image, -1)
+                for row in range(max(0, down), min(rows, rows + down)):
+                    for column in range(max(0, right), min(columns, columns + right)):
+                        window[row, column] = image[row - down, column - right]
+                windows.append(window)
+        assert any(torch.equal(moved, window) for window in windows)
+
+
+def test_images_are_moved_in_all_directions_equally_often():
+    image = torch.full((1, 1, 5, 5), -1.0)
+    image[0, 0, 2, 2] = 1
+    count = 4500
+    moved = move(image.expand(count, -1, -1, -1), 1, torch.Generator().manual_seed(0))
+    places = (moved == 1).double().mean((0, 1))[1:4, 1:4] * count
+    assert float(((places - count / 9) ** 2 / (count / 9)).sum()) < chi2.ppf(1 - 1e-4, 8)
+    assert float(places.sum()) == count
 
 
 @pytest.mark.parametrize("raw", [PLAIN, PACKED], ids=["plain", "gzip"])

@@ -136,6 +136,15 @@ def test_training_is_deterministic_under_its_seed(trained):
     assert other[0]["loss"] != trained[1][0]["loss"]
 
 
+def test_training_on_moved_images_leaves_the_test_images_where_they_are_and_is_deterministic(trained):
+    moved = replace(SMALL, shift=1, training=replace(SMALL.training, epochs=1))
+    network, history = train(moved)
+    assert history[0]["loss"] == train(moved)[1][0]["loss"] != trained[1][0]["loss"]
+    digits = load_digits()
+    right = accuracy(network, digits.test_images, digits.test_labels)
+    assert history[0]["test_accuracy"] == pytest.approx(right)
+
+
 def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
     digits, network = load_digits(), trained[0]
     assert accuracy(network, digits.test_images, digits.test_labels) > 0.9
@@ -210,6 +219,8 @@ def test_runs_made_before_engines_open(tmp_path):
     assert problem.earlier_config(now) == now
     fewer = {name: value for name, value in now["model"].items() if name not in ("rounds", "contraction")}
     assert problem.earlier_config({**now, "model": fewer}) == now
+    assert now["shift"] == 0
+    assert problem.earlier_config({name: x for name, x in now.items() if name != "shift"}) == now
     with pytest.raises(DataError, match="initial='random'.*--initial random"):
         problem.earlier_config({**earlier, "untied": False})
 
