@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -51,6 +52,8 @@ class Budget(AlongAxis, LogPartition):
             hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
             raise DeclarationError(f"Budget needs a whole number k >= 1, got {k!r}.{hint}")
         self.k = k
+        self._allowed: Tensor | None = None
+        self._required: Tensor | None = None
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
         axis = axes[self.dim]
@@ -58,6 +61,7 @@ class Budget(AlongAxis, LogPartition):
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-partition, summed over rows; -inf where fewer than k entries are finite."""
+        t = self._expand(t)
         scores, empty = self._rows(t, mask)
         each = self._each(scores, log_sum)
         each = torch.where(possible(each), each, -torch.inf)
@@ -69,7 +73,11 @@ class Budget(AlongAxis, LogPartition):
         Raises:
             ObservationError: where fewer than k entries are finite.
         """
+        t = self._expand(t)
         scores, empty = self._possible(t, mask)
+        required = self._required_rows()
+        if required is not None:
+            scores = scores.masked_fill(required, torch.inf)
         chosen = torch.zeros_like(scores).scatter(1, scores.topk(self.k, 1).indices, 1.0)
         return self._back(torch.where(empty[:, None], 0, chosen), t)
 
@@ -81,19 +89,54 @@ class Budget(AlongAxis, LogPartition):
         Raises:
             ObservationError: where fewer than k entries are finite.
         """
+        t = self._expand(t)
         scores, empty = self._possible(t, mask)
         chosen = gradient(lambda s: self._each(s, draw(generator)), scores)
         return self._back(torch.where(empty[:, None], 0, chosen), t)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Check that entries are in [0, 1] and rows sum to k, to a tolerance."""
+        x = self._expand(x)
         slack = tolerance(x.dtype)
         entries = x.detach().double() if mask is None else torch.where(mask, x.detach().double(), 0)
         # comparisons are such that NaN fails
         full = (entries.sum(self.dim) - self.k).abs() <= slack * max(1.0, math.sqrt(x.shape[self.dim]) / 8)
         if mask is not None:
             full = full | ~mask.expand(x.shape).any(self.dim)
-        return full.view(len(x), -1).all(1) & ((entries >= -slack) & (entries <= 1 + slack)).flatten(1).all(1)
+        inside = (entries >= -slack) & (entries <= 1 + slack)
+        if self._allowed is not None and self._required is not None:
+            inside = (
+                inside & (self._allowed | (entries <= slack)) & (~self._required | (entries >= 1 - slack))
+            )
+        return full.view(len(inside), -1).all(1) & inside.flatten(1).all(1)
+
+    def restricted(self, value: Tensor, where: Tensor) -> Budget:
+        """The entropy over subsets with given and excluded entries.
+
+        Raises:
+            ObservationError: for entries other than 0 and 1, or a row of which more than k entries are given
+                or fewer than k are left.
+        """
+        given, excluded = where & (value == 1), where & (value == 0)
+        own = copy.copy(self)
+        own._allowed, own._required = ~excluded, given
+        if torch.compiler.is_compiling():
+            return own
+        if not bool((given | excluded | ~where).all()):
+            raise ObservationError(
+                f"{self!r}: some entries that are observed in part are neither 0 nor 1; an observed entry is "
+                "given (1) or excluded (0)."
+            )
+        few = (~excluded).sum(self.dim) < self.k if value.shape[self.dim] else torch.zeros(1, 1).bool()
+        for wrong, reason in (
+            (given.sum(self.dim) > self.k, f"more than {self.k} given entries"),
+            (few, f"fewer than {self.k} entries that are not excluded"),
+        ):
+            if bool(wrong.any()):
+                raise ObservationError(
+                    f"{self!r}: a row of batch element {int(wrong.nonzero()[0, 0])} has {reason}."
+                )
+        return own
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -103,6 +146,7 @@ class Budget(AlongAxis, LogPartition):
         are negatively correlated, and the influence of each error on the others sums to itself, so the
         iteration contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
         """
+        x = self._expand(x)
         rows, empty = self._rows(torch.nan_to_num(x.detach().double()), mask)
         there = rows > NEVER / 2
         goal = torch.where(there, rows, 0).clamp(0, 1)
@@ -134,6 +178,8 @@ class Budget(AlongAxis, LogPartition):
             )
         scores = t.double()
         scores = torch.where(scores == -torch.inf, NEVER, scores)
+        if self._allowed is not None:
+            scores = torch.where(self._allowed, scores, NEVER)
         rows = scores.movedim(self.dim, -1).reshape(-1, size)
         if mask is None:
             return rows, torch.full((len(rows),), size == 0, dtype=torch.bool, device=t.device)
@@ -164,7 +210,17 @@ class Budget(AlongAxis, LogPartition):
         """Total over all subsets, by row: a tree of products of generating polynomials by subset size."""
         if scores.shape[1] == 0:
             return scores.sum(1)
-        return count_polynomial(scores, self.k, total)[:, self.k]
+        return count_polynomial(scores, self.k, total, self._required_rows())[:, self.k]
+
+    def _required_rows(self) -> Tensor | None:
+        """Mask of the given entries, shape ``(rows, n)``; None without any."""
+        if self._required is None:
+            return None
+        return self._required.movedim(self.dim, -1).flatten(0, -2)
+
+    def _expand(self, t: Tensor) -> Tensor:
+        """Expand scores to the batch size of the evidence."""
+        return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
 
     def _back(self, rows: Tensor, like: Tensor) -> Tensor:
         """Restore the shape and dtype of ``like``."""

@@ -82,18 +82,22 @@ def count_distribution(scores: Tensor, lower: int = 0, upper: int | None = None)
     )
 
 
-def count_polynomial(scores: Tensor, degree: int, total: Total) -> Tensor:
+def count_polynomial(scores: Tensor, degree: int, total: Total, required: Tensor | None = None) -> Tensor:
     """Totals over all subsets by their size, from 0 to ``degree``: a tree of products of polynomials.
 
     Args:
         scores: scores of the members of a subset, shape ``(rows, n)`` with n >= 1.
         degree: largest size.
         total: sum of the semiring along an axis.
+        required: mask of the members that all subsets have, shape of ``scores``; none by default.
 
     Returns:
         Shape ``(rows, degree + 1)``; ``NEVER`` for sizes that are impossible.
     """
-    polynomials = torch.stack([torch.zeros_like(scores), scores], 2)
+    without = torch.zeros_like(scores)
+    if required is not None:
+        without = without.masked_fill(required, NEVER)
+    polynomials = torch.stack([without, scores], 2)
     while polynomials.shape[1] > 1:
         if polynomials.shape[1] % 2:
             # pad by the polynomial 1

@@ -112,8 +112,12 @@ class DigitsProblem(DeclaredProblem, HasDemo):
                 f"all variables that are not given begin so. Train again with --initial {initial}, or open "
                 "the run with the version that made it."
             )
-        own = {name: content[name] for name in ("data", "gamma", "channels", "shift") if name in content}
-        model = {name: content[name] for name in ("iterations", "initial", "dropout") if name in content}
+        own: dict[str, Any] = {
+            name: content[name] for name in ("data", "gamma", "channels", "shift") if name in content
+        }
+        model: dict[str, Any] = {
+            name: content[name] for name in ("iterations", "initial", "dropout") if name in content
+        }
         model |= {"sweep": content.get("order", "forward-backward"), "penalty": 1.0}
         engine = "untied" if content.get("untied") else "descent"
         training = content.get("training", {})

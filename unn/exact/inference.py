@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -21,6 +21,9 @@ from .options import ExactOptions
 from .reduction import Reduced, place_probabilities, place_states, reduce, remaining_tables
 from .sweeps import log_sum, maximum, rows_of_stack, upward, upward_log
 from .tables import TableEvidence, TableModel, rows_of
+
+Best = Callable[[TableModel, TableEvidence], tuple[Tensor, Tensor]]
+"""The most probable states of a model given evidence, and the logarithms of their weights."""
 
 Semiring = Literal["sum", "log", "max", "count"]
 """How the weights of values are added; see ``log_partition``."""
@@ -207,6 +210,7 @@ def k_best(
     options: ExactOptions | None = None,
     *,
     over: int | None = None,
+    best: Best | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k most probable values of all variables given the evidence, by falling weight.
 
@@ -220,6 +224,8 @@ def k_best(
         options: limits.
         over: number of leading variables in which answers differ; the others must be functions of
             them. All by default.
+        best: best values of the model given evidence and their weights, as ``best_values``, which is the
+            default.
 
     Returns:
         States, shape ``(batch, k, variables)``, and the logarithms of their weights, shape ``(batch, k)``;
@@ -234,9 +240,14 @@ def k_best(
         raise ArgumentError(f"k must be a whole number from 1 to {_MOST_BEST:,}, got {k!r}.")
     evidence, options, batch = prepare_query(model, evidence, options)
     count = len(model.states) if over is None else over
+    if best is None:
+
+        def best(part: TableModel, rows: TableEvidence) -> tuple[Tensor, Tensor]:
+            return best_values(part, rows, options)
+
     answers = []
     for row in torch.arange(batch).split(1):
-        answers.append(_k_best_of_row(rows_of(model, row), k, evidence.rows(row), options, count))
+        answers.append(_k_best_of_row(rows_of(model, row), k, evidence.rows(row), count, best))
     return torch.stack([states for states, _ in answers]), torch.stack([weights for _, weights in answers])
 
 
@@ -447,10 +458,10 @@ def _best(model: TableModel, part: Condition, batch: int) -> tuple[Tensor, Tenso
 
 
 def _k_best_of_row(
-    model: TableModel, k: int, evidence: TableEvidence, options: ExactOptions, count: int
+    model: TableModel, k: int, evidence: TableEvidence, count: int, best: Best
 ) -> tuple[Tensor, Tensor]:
     """States of shape ``(k, variables)`` and logarithms of weights, for one row of evidence."""
-    values, weights = best_values(model, evidence, options)
+    values, weights = best(model, evidence)
     free = (evidence.values[0, :count] < 0).nonzero()[:, 0].tolist()
     # parts of the space by the weight of their best values, with the first variable in which they may differ
     parts = [(-float(weights[0]), 0, 0, values[0])]
@@ -460,21 +471,21 @@ def _k_best_of_row(
     for place in range(k):
         if not parts or parts[0][0] == math.inf:
             break
-        negative, _, first, best = heapq.heappop(parts)
-        states[place], logs[place] = best, -negative
+        negative, _, first, answer = heapq.heappop(parts)
+        states[place], logs[place] = answer, -negative
         rows, starts = [], []
         for position in range(first, len(free)):
             variable = free[position]
             for state in range(model.states[variable]):
-                if state != int(best[variable]):
+                if state != int(answer[variable]):
                     row = evidence.values[0].clone()
-                    row[free[:position]] = best[free[:position]]
+                    row[free[:position]] = answer[free[:position]]
                     row[variable] = state
                     rows.append(row)
                     starts.append(position + 1)
         if place + 1 < k and rows:
             scores = {v: x.expand(len(rows), -1) for v, x in evidence.scores.items()}
-            candidates, theirs = best_values(model, TableEvidence(torch.stack(rows), scores), options)
+            candidates, theirs = best(model, TableEvidence(torch.stack(rows), scores))
             for start, weight, own in zip(starts, theirs.tolist(), candidates, strict=True):
                 number += 1
                 heapq.heappush(parts, (-weight, number, start, own))

@@ -192,8 +192,9 @@ def k_best_values(
         >>> unn.exact.k_best_values(g, 7).energy
         tensor([[0., 0., 0., 0., 0., 0., inf]], dtype=torch.float64)
     """
-    nodes, model, evidence = tables_of(graph, given, sizes, scores)
-    states, weights = inference.k_best(model, k, evidence, options, over=nodes.count)
+    query = query_of(graph, given, sizes, scores)
+    nodes, *_ = query
+    states, weights = structures.k_best(query, k, options)
     return BestValues(nodes.values(states), 0.0 - weights)
 
 

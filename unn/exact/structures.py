@@ -181,6 +181,16 @@ def best_values(query: Query, options: ExactOptions | None) -> tuple[Tensor, Ten
     return states, torch.where(total > -torch.inf, weight, -torch.inf)
 
 
+def k_best(query: Query, k: int, options: ExactOptions | None) -> tuple[Tensor, Tensor]:
+    """See ``inference.k_best``, over the nodes of the graph; errors as for ``log_partition``."""
+    nodes, model, evidence = query
+
+    def best(part: TableModel, rows: TableEvidence) -> tuple[Tensor, Tensor]:
+        return best_values((nodes, part, rows), options)
+
+    return inference.k_best(model, k, evidence, options, over=nodes.count, best=best)
+
+
 def entropy(query: Query, options: ExactOptions | None) -> Tensor:
     """See ``inference.entropy``; errors as for ``log_partition``."""
     nodes, model, evidence = query

@@ -84,6 +84,78 @@ def test_every_sum_and_maximum_is_that_of_all_subsets(n, k, scale, forbid, seed)
 
 
 @given(
+    n=st.integers(2, 7),
+    k=st.integers(1, 6),
+    scale=st.sampled_from([0.1, 1.0, 30.0]),
+    share=st.sampled_from([0.2, 0.5, 1.0]),
+    seed=st.integers(0, 10_000),
+)
+@settings(max_examples=60, deadline=None)
+def test_subsets_with_given_and_excluded_entries_are_those_that_agree(n, k, scale, share, seed):
+    n, generator = max(n, k), torch.Generator().manual_seed(seed)
+    every = subsets(n, k)
+    truth = every[torch.randint(len(every), (3,), generator=generator)]
+    where = torch.rand(3, n, generator=generator) < share
+    r = Budget(k).restricted(torch.where(where, truth, 0), where)
+    # one row of scores for all batch elements
+    t = scale * torch.randn(1, n, dtype=D, generator=generator)
+    conjugate, mirror, best, drawn = r.conjugate(t), r.mirror(t.expand(3, -1)), r.argmax(t), r.sample(t)
+    scores = every @ t[0]
+    for b in range(3):
+        agrees = ((every == truth[b]) | ~where[b]).all(1)
+        own = torch.where(agrees, scores, -torch.inf)
+        torch.testing.assert_close(conjugate[b], own.logsumexp(0), atol=1e-11, rtol=1e-13)
+        torch.testing.assert_close(mirror[b], own.softmax(0) @ every, atol=1e-11, rtol=0)
+        torch.testing.assert_close(best[b] @ t[0], own.max(), atol=1e-9, rtol=1e-13)
+        for x in (best[b], drawn[b]):
+            assert (every[agrees] == x).all(1).any()
+    assert bool(r.contains(mirror).all()) and bool(r.contains(truth).all())
+    entropy = torch.special.entr(torch.where(agrees, scores, -torch.inf).softmax(0)).sum()
+    torch.testing.assert_close(-r.value_at_mirror(mirror, t.expand(3, -1))[2], entropy, atol=1e-8, rtol=0)
+    torch.testing.assert_close(-r.value(mirror)[2], entropy, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({0: 0.5}, ("neither 0 nor 1", "given (1) or excluded (0)")),
+        ({0: 1.0, 1: 1.0, 2: 1.0}, ("batch element 1", "more than 2 given entries")),
+        ({0: 0.0, 1: 0.0, 2: 0.0}, ("batch element 1", "fewer than 2 entries", "not excluded")),
+    ],
+)
+def test_entries_that_no_subset_has_are_refused_by_name(entries, words):
+    value, where = torch.zeros(2, 4, dtype=D), torch.zeros(2, 4, dtype=torch.bool)
+    for place, x in entries.items():
+        value[1, place], where[1, place] = x, True
+    with pytest.raises(unn.ObservationError, match=says("Budget(2)", *words)):
+        Budget(2).restricted(value, where)
+
+
+def test_a_subset_that_is_given_in_part_conditions_the_others_and_padding_is_left_out():
+    g = unn.FactorGraph("extract", k=3).double()
+    z, x = g.variable("Z", "sentence", Budget(2)), g.variable("X", "sentence k", unn.SquaredNorm())
+    h = g.variable("H", "k", unn.SignedEntropy())
+    g.factor(Multilinear(z["i"], x["i k"], h["k"]))
+    x = 2 * torch.randn(2, 5, 3, dtype=D, generator=torch.Generator().manual_seed(0))
+    value, where = torch.zeros(2, 5, dtype=D), torch.zeros(2, 5, dtype=torch.bool)
+    value[:, 1], where[:, 1:3] = 1, True
+    start = {"H": torch.full((2, 3), 0.1, dtype=D)}
+    out = unn.infer(
+        g,
+        {"X": x, "Z": unn.Partial(value, where)},
+        order=["Z", "H"],
+        initial=start,
+        iterations=8,
+        lengths={"sentence": torch.tensor([5, 4])},
+    )
+    assert out.energy.isfinite().all() and (out.energy.diff(dim=0) <= 1e-9).all()
+    assert (out["Z"][:, 1] == 1).all() and (out["Z"][:, 2] == 0).all() and out["Z"][1, 4] == 0
+    torch.testing.assert_close(out["Z"].sum(1), torch.full((2,), 2.0, dtype=D))
+    expected = (x[0, [0, 3, 4]] @ out["H"][0]).softmax(0)
+    torch.testing.assert_close(out["Z"][0, [0, 3, 4]], expected, atol=1e-3, rtol=0)
+
+
+@given(
     n=st.integers(2, 40), seed=st.integers(0, 10_000), spread=st.sampled_from([0.3, 2.0, 6.0]), data=st.data()
 )
 @settings(max_examples=30, deadline=None)

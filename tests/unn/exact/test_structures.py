@@ -102,8 +102,6 @@ def some_evidence(g, values, seed):
     row = int(torch.randint(len(values["Y"]), (), generator=generator))
     observed = {}
     for name in values:
-        if g.name == "subsets" and name == "Y":
-            continue
         nodes = len(g.variables[name].node_axes) if name != "Y" else values[name].ndim - 1
         mask = torch.rand(1, *values[name].shape[1 : 1 + nodes], generator=generator) < 0.3
         observed[name] = unn.Partial(values[name][row, None], mask)
@@ -304,15 +302,52 @@ def test_rows_that_are_all_impossible_and_structures_without_entries_have_answer
         unn.exact.log_partition(g, semiring="foo")
 
 
-def test_single_entries_of_subsets_cannot_be_fixed_to_one():
-    g = make("subsets")
-    mask = torch.tensor([[True, False, False, False]])
-    with pytest.raises(InferenceError, match="single entries of Budget"):
-        unn.exact.log_partition(g, {"Y": unn.Partial(torch.ones(1, 4), mask)})
-    without = unn.exact.marginals(g, {"Y": unn.Partial(torch.zeros(1, 4), mask)})
-    means = without["Y"][0].detach()
-    assert float(means[0]) == 0
-    assert float(means.sum()) == pytest.approx(2)
+def spans():
+    """Binary trees over a sentence of three words, without labels."""
+    g = unn.FactorGraph("spans", first=3, last=3, label=1)
+    Y = g.variable("Y", "first last label", Structured(torch_struct.TreeCRF))
+    g.factor(Multilinear(g.parameter("score", "first last label", init=1.0)["i j c"], Y["i j c"]))
+    return g.double()
+
+
+def test_structures_whose_single_entries_cannot_be_fixed_to_one_are_refused_by_name():
+    g = spans()
+    mask = torch.zeros(1, 3, 3, 1, dtype=torch.bool)
+    mask[0, 0, 1] = True
+    with pytest.raises(InferenceError, match="'Y': single entries of Structured"):
+        unn.exact.log_partition(g, {"Y": unn.Partial(torch.ones(1, 3, 3, 1), mask)})
+    with pytest.raises(InferenceError, match="'Y': single entries of Structured"):
+        unn.exact.k_best_values(g, 2)
+    assert unn.exact.best_values(g).energy.isfinite()
+
+
+def test_the_number_of_subsets_that_have_an_entry_and_not_another_is_a_binomial_coefficient():
+    g = unn.FactorGraph("subsets", item=30)
+    Y = g.variable("Y", "item", Budget(7))
+    g.factor(Multilinear(g.parameter("score", "item", init=torch.zeros(30))["i"], Y["i"]))
+    value, mask = torch.zeros(1, 30), torch.zeros(1, 30, dtype=torch.bool)
+    value[0, :3], mask[0, :5] = 1, True
+    total = unn.exact.log_partition(g, {"Y": unn.Partial(value, mask)}, semiring="count")
+    assert float(total.exp()) == pytest.approx(math.comb(25, 4))
+
+
+@settings(max_examples=10)
+@given(st.sampled_from(sorted(KINDS)), st.integers(0, 10**6), st.booleans(), st.integers(1, 9))
+def test_the_k_best_values_are_those_of_enumeration(kind, seed, partly, k):
+    g = make(kind, seed)
+    values, logs = all_values(g)
+    observed = some_evidence(g, values, seed) if partly else {}
+    agrees = agreeing(values, observed)
+    energies = -logs[agrees].detach().sort(descending=True).values[:k]
+    energies = torch.nn.functional.pad(energies, (0, k - len(energies)), value=torch.inf)
+    best = unn.exact.k_best_values(g, k, observed)
+    assert torch.allclose(best.energy[0], energies, atol=1e-9)
+    possible = best.energy[0] < torch.inf
+    answers = {name: x[0, possible] for name, x in best.values.items()}
+    assert torch.allclose(g.energy(answers), energies[possible], atol=1e-9)
+    flat = torch.cat([x.flatten(1) for x in answers.values()], 1)
+    assert len(flat.unique(dim=0)) == len(flat)
+    assert bool(agreeing(answers, observed).all())
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -340,12 +375,9 @@ def test_the_engine_serves_structured_variables_and_learns_their_scores(kind):
         model.infer_values({"Y": nothing}, 1, {})
 
 
-def test_belief_propagation_and_the_k_best_refuse_structures_by_name():
-    g = make("trees")
+def test_belief_propagation_refuses_structures_by_name():
     with pytest.raises(DeclarationError, match="variable 'Y' is structured"):
-        unn.belief.marginals(g)
-    with pytest.raises(DeclarationError, match="variable 'Y' is structured"):
-        unn.exact.k_best_values(g, 2)
+        unn.belief.marginals(make("trees"))
 
 
 @pytest.mark.parametrize("by_evidence", [False, True])
