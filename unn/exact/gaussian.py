@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..descent.checks import check_generator
+from ..descent.checks import check_generator, given_array
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
@@ -302,7 +302,8 @@ def constants_given(
         Constants by name, float64, shape ``(rows, *axes)``, and the rest of ``given``, on the CPU.
 
     Raises:
-        ObservationError: for a constant without a value, values that do not fit, or other numbers of rows.
+        ObservationError: for a constant without a value or with two, values that do not fit, or other numbers
+            of rows.
     """
     check_mapping("evidence", given)
     given = on_cpu(given)
@@ -313,6 +314,7 @@ def constants_given(
             if name not in graph.fixed_values():
                 raise ObservationError(f"constant {name!r} has no value; pass it with the evidence.")
             continue
+        given_array(graph, name)
         x, shape = given[name], shapes_of(graph, sizes, [name])[name]
         real = isinstance(x, Tensor) and x.numel() > 0 and not x.is_complex()
         if not isinstance(x, Tensor) or not real or shape not in (tuple(x.shape), tuple(x.shape[1:])):

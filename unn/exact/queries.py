@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
+from ..descent.checks import given_array
 from ..errors import ArgumentError, DeclarationError, ObservationError, whole_number
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
@@ -285,6 +286,7 @@ def query_of(
     observed: dict[str, Tensor | Partial] = {}
     for name, x in given.items():
         if isinstance(graph.arrays.get(name), Constant):
+            given_array(graph, name)
             if not isinstance(x, Tensor):
                 raise ObservationError(f"constant {name!r} needs a tensor, got {type(x).__name__}.")
             constants[name] = x

@@ -8,7 +8,7 @@ import torch
 import unn
 from factors import Cardinality, Different, Multilinear
 from unn.belief.engine import BeliefEngine
-from unn.errors import ArgumentError, DeclarationError, UnnError
+from unn.errors import ArgumentError, DeclarationError, ObservationError, UnnError
 from unn.exact import ExactOptions
 from unn.exact.engine import ExactEngine
 from unn.exact.model import ExactModel
@@ -135,3 +135,27 @@ def test_graphs_that_are_too_wide_are_refused_with_their_number_of_nodes():
     assert "variable 'x'" in ExactEngine().refusal(h)
     with pytest.raises(DeclarationError, match="variable 'x'"):
         ExactModel(h, ExactOptions())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda g, given: unn.infer(g, given, order=["b"]),
+        unn.exact.marginals,
+        unn.exact.best_values,
+        unn.belief.marginals,
+        unn.gibbs.sample,
+    ],
+    ids=["infer", "exact", "best", "belief", "gibbs"],
+)
+def test_a_constant_that_is_declared_with_a_value_takes_no_other_in_any_query(query):
+    g = unn.FactorGraph("field", item=3)
+    b, c = g.variable("b", "item", unn.BinaryEntropy()), g.constant("c", "item", value=torch.ones(3))
+    g.factor(Multilinear(c["i"], b["i"]))
+    with pytest.raises(ObservationError, match="constant 'c' has a value since its declaration"):
+        query(g, {"c": torch.zeros(1, 3)})
+    h = unn.FactorGraph("gaussian", item=3)
+    x, d = h.variable("x", "item", unn.SquaredNorm()), h.constant("d", "item", value=torch.ones(3))
+    h.factor(Multilinear(d["i"], x["i"]))
+    with pytest.raises(ObservationError, match="constant 'd' has a value since its declaration"):
+        unn.exact.gaussian_marginals(h, {"d": torch.zeros(1, 3)})
