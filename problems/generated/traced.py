@@ -157,6 +157,19 @@ class TracedProblem(DeclaredProblem):
         order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
         return {name: x[order] for name, x in values.items()}
 
+    def reference_nodes(self, config: Any, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Random nodes: evidence on what is computed from them has density zero in general."""
+        import torch
+
+        tape = self.traced(config, sizes).tape
+        drawn = tape.drawn_nodes()
+        return {
+            name: torch.tensor([node in drawn for node in recorded.nodes.ravel().tolist()]).view(
+                recorded.nodes.shape
+            )
+            for name, recorded in tape.variables.items()
+        }
+
 
 def _is_complete(value: Tensor | unn.Partial | None) -> bool:
     """Whether evidence gives all entries of a variable."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.helpers import says
 
+from unn.cli.references import measured
 from unn.errors import ArgumentError, ObservationError
 from unn.two_sample import c2st, mmd
 
@@ -74,3 +75,20 @@ def test_the_discrepancy_of_samples_far_from_zero_is_that_of_samples_at_zero():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(300, 2, generator=generator, dtype=torch.float64) + shift for shift in (0.0, 0.5))
     assert mmd(x + 2.0**31, y + 2.0**31) == pytest.approx(mmd(x, y), abs=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 2000.0, -1e4])
+def test_bias_and_spread_are_those_of_the_deviations_however_far_from_zero_numbers_are(offset):
+    generator = torch.Generator().manual_seed(0)
+    one = offset + 0.01 * torch.randn(4000, 1, generator=generator, dtype=torch.float64)
+    assert measured("bias", one, one + 0.05) == pytest.approx(5.0, rel=0.05)
+    assert measured("spread", one, offset + (one - offset) * 3) == pytest.approx(3.0, rel=1e-6)
+    # a number that the evidence determines has no spread
+    constant = torch.full((4000, 1), offset + 1.0, dtype=torch.float64)
+    assert measured("spread", torch.cat([one, constant], 1), torch.cat([one, constant], 1)) == 1.0
+
+
+@pytest.mark.parametrize("metric", ["bias", "spread"])
+def test_bias_and_spread_of_one_sample_are_refused(metric):
+    with pytest.raises(ObservationError, match=f"{metric}: at least 2 samples"):
+        measured(metric, torch.zeros(1, 2), torch.zeros(1, 2))

@@ -35,7 +35,7 @@ class Compare(Verb):
     count: int | None = None
     """Queries for ``--metric``."""
     draws: int | None = None
-    """Samples of each query for ``--metric``; 1,000 by default."""
+    """Samples of each query for ``--metric``; 1,000 by default, and 100 for both coverages."""
     json: Json = False
 
     def __call__(self) -> Answer:
@@ -45,7 +45,7 @@ class Compare(Verb):
             check_picture(self.out)
             if self.metric and {*self.metric} <= {"coverage", "local-coverage"}:
                 raise UnnError("--out draws measures of single queries, not coverages; leave it out.")
-        measure = Measure(self.metric, self.count, self.draws or 1000) if self.metric else None
+        measure = Measure(self.metric, self.count, self.draws) if self.metric else None
         return compare(self.runs, self.out, self.theme, measure)
 
 
@@ -56,12 +56,12 @@ class Measure:
     Attributes:
         metric: names of measures of ``unn evaluate``.
         count: number of queries; None for the default.
-        draws: number of samples of each.
+        draws: number of samples of each; None for the default.
     """
 
     metric: tuple[Metric, ...]
     count: int | None
-    draws: int
+    draws: int | None
 
     def of(self, folder: Path) -> dict[str, Any]:
         """The figures of a run."""

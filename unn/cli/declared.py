@@ -83,8 +83,11 @@ nothing."""
 _COMPARED = 20
 """Default number of queries that are compared with reference samples."""
 
-_COVERING = 100
-"""Largest number of samples of each condition in expected coverage."""
+_REFERENCED = 1000
+"""Default number of samples of each query that are compared with reference samples."""
+
+_COVERING, _FEWEST_COVERED = 100, 16
+"""Default number of samples of each condition in expected coverage, and the smallest number of conditions."""
 
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
@@ -275,6 +278,16 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             seed: random seed.
         """
         return None
+
+    def reference_nodes(self, config: Any, sizes: Mapping[str, int]) -> Masks:
+        """Nodes on which ``reference`` takes evidence, by variable, boolean, shape ``(*node axes)``; all
+        nodes of variables without an entry, and by default of all.
+
+        Args:
+            config: options of the problem.
+            sizes: sizes of dynamic axes.
+        """
+        return {}
 
     def exact_graph(self, config: Any) -> FactorGraph | None:
         """The declaration whose distribution is that of the examples, for comparisons with exact inference.
@@ -650,9 +663,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             check_picture(request.draw, several=len({*request.metric} & {"coverage", "local-coverage"}) > 0)
             if len(numbers) > 1:
                 raise UnnError("--draw has one picture; give one number of --iterations.")
-        if "local-coverage" in request.metric and (request.count or CONDITIONS) < 16:
-            raise UnnError(f"--metric local-coverage needs --count 16 or more, got {request.count}.")
         coverages = ("coverage", "local-coverage")
+        for metric in coverages:
+            if metric in request.metric and (request.count or CONDITIONS) < _FEWEST_COVERED:
+                raise UnnError(
+                    f"--metric {metric} needs --count {_FEWEST_COVERED} or more, got {request.count}."
+                )
         metrics = [metric for metric in request.metric if metric not in coverages]
         lines: list[str] = []
         data: dict[str, Any] = {}
@@ -666,15 +682,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             if metrics:
                 count = request.count or _COMPARED
                 each = compare_with_reference(
-                    self, run.config, run.network, metrics, count, request.draws, now
+                    self, run.config, run.network, metrics, count, request.draws or _REFERENCED, now
                 )
                 figures |= {name: sum(values) / len(values) for name, values in each.items()}
                 entry["queries"] = each
             if not set(coverages).isdisjoint(request.metric):
                 count = request.count or CONDITIONS
-                examined = coverage_of(
-                    self, run.config, run.network, count, min(request.draws, _COVERING), now
-                )
+                examined = coverage_of(self, run.config, run.network, count, request.draws or _COVERING, now)
                 if "coverage" in request.metric:
                     covered = examined.probabilities
                     figures |= {"coverage_error": coverage_error(covered), "coverage_p": uniformity(covered)}

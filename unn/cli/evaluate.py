@@ -37,8 +37,8 @@ class Evaluate(Verb):
     error of means in exact deviations; or the ratio of deviations. ``coverage`` needs no exact distribution:
     the largest error of the expected coverage; ``local-coverage`` is that near each evidence. ``--count``
     queries, 20 by default, and 256 for both coverages."""
-    draws: int = 1000
-    """Samples of each query for ``--metric``."""
+    draws: int | None = None
+    """Samples of each query for ``--metric``; 1,000 by default, and 100 for both coverages."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
     """File for a picture: rank histograms of simulation-based calibration, or with ``--metric`` the measures
@@ -49,7 +49,8 @@ class Evaluate(Verb):
         require_rounds(*self.iterations)
         if self.count is not None:
             require_number("count", self.count)
-        require_number("draws", self.draws)
+        if self.draws is not None:
+            require_number("draws", self.draws)
         self.sampling.check()
         problem, run = open_trained(self.run)
         if self.data is not None:

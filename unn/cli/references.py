@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..calibration import expected_coverage
 from ..draw import draw_coverage, draw_local_coverage, draw_measured, save_collage, save_figure
 from ..engine import CanSample, SamplingOptions
-from ..errors import UnnError
+from ..errors import ObservationError, UnnError
 from ..graph.partial import Partial
 from ..local_coverage import LocalCoverage
 from ..ops.seeds import seed_of
@@ -24,8 +24,8 @@ from .measures import expanded_mask
 if TYPE_CHECKING:
     from .declared import DeclaredProblem
 
-_CONSTANT = 1e-5
-"""Standard deviation of a constant, relative to its size."""
+_CONSTANT = 2 * torch.finfo(torch.float32).eps
+"""Standard deviation of a constant, relative to its size, in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def compare_with_reference(
         metrics: names of the measures. "c2st" is that of a random forest; "bias" the root mean square over
             the unobserved numbers of the difference of means, in standard deviations of the reference;
             "spread" the mean ratio of standard deviations.
-        queries: number of queries.
+        queries: number of queries; nodes that the reference takes no evidence on are left out of them.
         draws: number of samples of the model and of the reference for each.
         options: options of sampling, with the seed of queries and samples.
 
@@ -107,6 +107,9 @@ def compare_with_reference(
     """
     sampler, seed = _sampler(network), options.seed or 0
     asked = ask(problem, config, queries, seed_of(seed, 11))
+    nodes = problem.reference_nodes(config, asked.sizes)
+    masks = {name: mask & nodes[name] if name in nodes else mask for name, mask in asked.masks.items()}
+    asked = replace(asked, masks=masks)
     values: dict[str, list[float]] = {metric: [] for metric in metrics}
     for k in range(queries):
         given = asked.given(slice(k, k + 1))
@@ -213,10 +216,17 @@ def measured(metric: str, one: Tensor, other: Tensor) -> float:
         metric: name of the measure.
         one: samples of the reference, shape ``(draws, numbers)``.
         other: samples of the model, of the same shape.
+
+    Raises:
+        ObservationError: for too few samples.
     """
     if metric == "mmd":
         return mmd(one, other)
     if metric in ("bias", "spread"):
+        if min(len(one), len(other)) < 2:
+            raise ObservationError(
+                f"{metric}: at least 2 samples of each query are needed, got {len(other)}."
+            )
         # numbers that are determined by the evidence have no spread to compare
         varied = one.std(0) > _CONSTANT * one.abs().amax(0)
         if not bool(varied.any()):

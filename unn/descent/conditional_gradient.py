@@ -21,6 +21,8 @@ _HALVINGS = 40
 _DOUBLINGS = 60
 _PATIENCE = 10
 _MARGIN = 1e4
+_OUTSIDE = 64
+"""Multiple of the rounding error by which points outside of a domain fall below the minimum over it."""
 
 
 class BlockProblem:
@@ -124,8 +126,12 @@ def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
         t = problem.messages(x)
         s = problem.activate(t)
         residual = _peak(s - x)
-        outside = ~now.isfinite()
-        drop = torch.where(outside, 0, problem.linearised_drop(x, s, t).clamp(min=0))
+        drop = problem.linearised_drop(x, s, t)
+        # s is the minimum over the domain, so that only points outside are below it; those that the domain
+        # accepts within rounding would else have an energy that no point of it reaches
+        size = batch_sum(t.to(wide(t.dtype)).abs() * (s.abs() + x.abs()))
+        outside = ~now.isfinite() | (drop < -_OUTSIDE * eps * (1 + size))
+        drop = torch.where(outside, 0, drop.clamp(min=0))
         falls = residual < 0.9 * smallest
         closer = outside | (residual < smallest) | (now < best_energy - rounding * (1 + now.abs()))
         best, best_energy = torch.where(_along(closer, x), x, best), torch.where(closer, now, best_energy)

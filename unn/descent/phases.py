@@ -25,6 +25,7 @@ from ..graph.factor import EnergyFactor, Values
 from ..graph.patterns import parse_pattern
 from ..regularizers import SquaredNorm
 from ..regularizers.base import batch_sum
+from .collect import collect_evidence
 from .infer import infer
 from .orders import Item, Listed, Order, as_order
 
@@ -74,7 +75,8 @@ class ContrastiveHebbian(nn.Module):
         """The loss, a scalar; gradients reach the parameters alone.
 
         Args:
-            values: examples of what is given and of the targets, shape ``(batch, *axes)``.
+            values: examples of what is given and of the targets, shape ``(batch, *axes)``; those of other
+                variables are left out.
 
         Raises:
             InferenceError: for a module with active dropout.
@@ -86,6 +88,8 @@ class ContrastiveHebbian(nn.Module):
             free = self._phase({name: known[name] for name in self.given}, self.order, None)
             start = {name: x for name, x in free.items() if name not in known}
             order = None if self.order is None else _without(self.order, self.targets)
+            # raises for targets that do not fit, also where nothing else is inferred
+            collect_evidence(self.graph, known)
             clamped = self._phase(known, order, start) if start else known
         gap: Tensor = self.graph.energy(clamped) - self.graph.energy(free)
         return gap.mean()
@@ -157,7 +161,8 @@ class EquilibriumPropagation(nn.Module):
         """The cost, a scalar, with the gradient of equilibrium propagation for the parameters.
 
         Args:
-            values: examples of what is given and of the targets, shape ``(batch, *axes)``.
+            values: examples of what is given and of the targets, shape ``(batch, *axes)``; those of other
+                variables are left out.
 
         Raises:
             InferenceError: for a module with active dropout.
@@ -300,6 +305,11 @@ def _names(
                 )
     if not aims:
         raise InferenceError("targets: name at least one variable.")
+    if not known:
+        raise InferenceError(
+            "given: name at least one variable, from which both phases start; an energy of which nothing is "
+            "given is learned by sampling (the engine gibbs)."
+        )
     for name in aims:
         if name in known:
             raise InferenceError(f"targets: variable {name!r} is given, so that there is nothing to learn.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanLearn, CanSample, SamplingOptions
-from ..errors import ArgumentError, ObservationError, suggest
+from ..errors import ArgumentError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames, Given
 from .coordinates import (
@@ -164,6 +164,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 steps, count, tries or at_once below 1; for ``verify`` on a graph without constraints, and
                 ``tries`` without ``verify``.
             ObservationError: for values that do not fit the graph, or the wrong number of seeds.
+            InferenceError: for samples that are NaN or infinite.
         """
         options = SamplingOptions(steps, sampler, spacing, None, tries, at_once)  # type: ignore[arg-type]
         return self._sample(given or {}, count, options, seed, sizes or {}, verify, trace)
@@ -201,11 +202,18 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         training = self.training
         self.eval()
         try:
-            return sample_with_retries(
+            samples = sample_with_retries(
                 self, condition, given, draw, generators, verify, options.tries, options.at_once
             )
         finally:
             self.train(training)
+        for name, x in samples.values.items():
+            if not bool(x.isfinite().all()):
+                raise InferenceError(
+                    f"sampling: samples of variable {name!r} are NaN or infinite; the evidence may lie too "
+                    "far outside the training data for the precision of the network."
+                )
+        return samples
 
     def refuse(self, **options: object) -> None:
         """Check that options which the model does not have are left out.

@@ -271,7 +271,8 @@ class Diffusion(ConditionalModel):
         steps: int = 100,
         probes: int = 0,
         seed: int | None = None,
-        **sizes: int,
+        sizes: Mapping[str, int] | None = None,
+        **named_sizes: int,
     ) -> Tensor:
         """Log-density of the unobserved variables given the observed ones, shape ``(batch,)``.
 
@@ -287,6 +288,7 @@ class Diffusion(ConditionalModel):
                 logarithm; 0 computes it exactly.
             seed: seed of the probes; torch's global generator by default.
             sizes: sizes of the axes without a static size.
+            named_sizes: such sizes by the names of axes, where these are none of the arguments above.
 
         Raises:
             ArgumentError: for unobserved discrete variables, counts or proportions, which have no density;
@@ -294,7 +296,7 @@ class Diffusion(ConditionalModel):
             ObservationError: for values or masks that do not fit the graph.
         """
         rows, exact, condition = self.rows_and_condition(
-            values, {} if observed is None else observed, **sizes
+            values, {} if observed is None else observed, **(sizes or {}), **named_sizes
         )
         numbers, frame = condition.numbers, condition.frame
         for name, slot in frame.slots.items():

@@ -43,6 +43,9 @@ def log_densities(
     given values of computed variables 0 where they agree with what is computed, and -inf elsewhere.
 
     Arguments as for ``log_prob``.
+
+    Raises:
+        DeclarationError: for an index out of bounds at values of which none has density zero.
     """
     count = len(next(iter(values.values())))
     computed = {
@@ -51,7 +54,7 @@ def log_densities(
         )
         for recorded in tape.variables.values()
     }
-    drawing = Drawing(count, refused, refused, lambda x: x, computed)
+    drawing = Drawing(count, refused, refused, lambda x: x, computed, outside=[])
     densities: list[tuple[Statement, Array]] = []
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
@@ -76,6 +79,12 @@ def log_densities(
         return step.run(inputs, drawing)
 
     tape.execute(run, plan)
+    for rows, error in drawing.outside or ():
+        possible = np.ones(count, dtype=bool)
+        for _, density in densities:
+            possible &= (density > -np.inf).reshape(count, -1).all(1)
+        if (rows & possible).any():
+            raise error
     return densities
 
 

@@ -159,6 +159,10 @@ class Plated:
         return f"Plated {self.graph.name!r}: {len(self.graph.variables)} variables, plates {plates}"
 
 
+_TAKEN = frozenset({"self", "count", "generator", "dtype", "seed", "values", "observed", "given"})
+"""Names of arguments beside sizes in methods of programs and of models."""
+
+
 def trace_plates(
     program: Callable[..., object], plates: Mapping[str, tuple[int, int]], /, **options: Any
 ) -> Plated:
@@ -175,7 +179,8 @@ def trace_plates(
         options: its other arguments, by name.
 
     Raises:
-        ArgumentError: for ranges that are not whole numbers ``1 <= least <= largest``.
+        ArgumentError: for ranges that are not whole numbers ``1 <= least <= largest``, and names of arguments
+            of methods that take sizes.
         DeclarationError: if the dependences differ between sizes in more than the number of entries; and as
             of ``unn.trace``.
 
@@ -202,6 +207,11 @@ def trace_plates(
             raise ArgumentError(
                 f"program: plate {name!r} needs a least and a largest size, whole numbers >= 1, got "
                 f"{bounds!r}."
+            )
+        if name in _TAKEN:
+            raise ArgumentError(
+                f"program: a plate cannot be named {name!r}, which is an argument of methods that take sizes "
+                f"too; rename it, such as {name}_."
             )
     if not plates:
         raise ArgumentError("program: trace_plates needs a plate; without one, use unn.trace.")

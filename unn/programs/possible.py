@@ -32,7 +32,8 @@ def require_possible(
         name: np.zeros((1, recorded.nodes.size, *recorded.values.features), recorded.values.dtype)
         for name, recorded in tape.variables.items()
     }
-    drawing = Drawing(1, refused, refused, lambda x: x, stored)
+    # an index that is not decided may be out of bounds
+    drawing = Drawing(1, refused, refused, lambda x: x, stored, outside=[])
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
         if isinstance(step, RecordedDraw):

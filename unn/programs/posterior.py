@@ -407,6 +407,8 @@ class _Sampler:
             lambda x: x,
             stored,
             lambda: self.generator,
+            # draws need not agree with evidence on what depends on them
+            outside=[],
         )
 
         def run(step: Step, inputs: Sequence[Array]) -> Array:

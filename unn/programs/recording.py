@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
 from .kinds import Array
-from .tape import Compute, Nodes, RecordedConstant, Shape, Tape, aligned
+from .tape import Compute, Nodes, RecordedConstant, Select, Shape, Tape, aligned
 from .values import Entries, Value, select_numbers
 
 Recordable = Any
@@ -210,20 +210,13 @@ def select(source: Value, axis: int, index: Value) -> Value:
             f"program: truth values computed from {index.origin()} would select a random number of entries "
             f"of {source!r}; write np.where(mask, x, 0), or 1 * mask to take entries 0 and 1."
         )
-    size, name = source.shape[axis], index.origin()
+    size = source.shape[axis]
     before, after = source.shape[:axis], source.shape[axis + 1 :]
     options = union_along(source.parents, axis).reshape((*before, *[1] * index.ndim, *after))
     shape = (*before, *index.shape, *after)
     parents = as_objects(UNION(options, index.parents.reshape((*index.shape, *[1] * len(after)))), shape)
 
     def run(x: Array, at: Array) -> Array:
-        at = as_counts(at)
-        if ((at < 0) | (at >= size)).any():
-            worst = int(at[(at < 0) | (at >= size)].ravel()[0])
-            raise DeclarationError(
-                f"program: an index computed from {name} is {worst} in a draw, but there are {size} entries, "
-                "counted from 0."
-            )
         count = max(len(x), len(at))
         batch = np.arange(count).reshape(count, *[1] * index.ndim)
         x = np.broadcast_to(np.moveaxis(x, axis + 1, 1), (count, size, *before, *after))
@@ -233,7 +226,8 @@ def select(source: Value, axis: int, index: Value) -> Value:
         order = [0, *range(1 + k, 1 + k + b), *range(1, 1 + k), *range(1 + k + b, selected.ndim)]
         return np.transpose(selected, order)
 
-    return record(source.tape, run, [source, index], parents, source.dtype)
+    step = Select(run, (source.step, index.step), size, index.origin())
+    return Value(source.tape, source.tape.add(step), source.dtype, parents)
 
 
 def _random_index(source: Value, index: tuple[Any, ...]) -> Value:

@@ -31,6 +31,8 @@ class Drawing:
         generator: function that returns the source of all other random numbers, always the same.
         least: smallest positive number of the precision of the result.
         below_one: largest number below 1 of this precision.
+        outside: indices out of bounds, which are collected where values may have density zero: the rows,
+            shape ``(count or 1,)``, and the error. None in draws, where such an index is an error.
     """
 
     count: int
@@ -41,6 +43,7 @@ class Drawing:
     generator: Callable[[], np.random.Generator] = np.random.default_rng
     least: float = float(np.finfo(np.float64).tiny)
     below_one: float = 1 - float(np.finfo(np.float64).epsneg)
+    outside: list[tuple[Array, DeclarationError]] | None = None
 
 
 @dataclass(eq=False)
@@ -126,6 +129,40 @@ class Compute(Step):
 
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
         return self.function(*inputs)
+
+
+@dataclass(eq=False)
+class Select(Compute):
+    """A function of a batch and of a whole number that is an index.
+
+    Attributes:
+        size: number of entries that the index selects from.
+        name: what the index is computed from, for messages.
+    """
+
+    size: int
+    name: str
+
+    def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
+        """The selected entries; entry 0 for an index out of bounds, if ``drawing`` collects those.
+
+        Raises:
+            DeclarationError: for an index out of bounds, if it does not.
+        """
+        x, at = inputs
+        if at.dtype == np.bool_:
+            at = at.astype(np.int64)
+        wrong = (at < 0) | (at >= self.size)
+        if wrong.any():
+            error = DeclarationError(
+                f"program: an index computed from {self.name} is {int(at[wrong][0])} in a draw, but there "
+                f"are {self.size} entries, counted from 0."
+            )
+            if drawing.outside is None:
+                raise error
+            drawing.outside.append((np.asarray(wrong.reshape(len(at), -1).any(1)), error))
+            at = np.where(wrong, 0, at)
+        return self.function(x, at)
 
 
 @dataclass(eq=False)

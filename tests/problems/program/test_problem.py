@@ -199,3 +199,31 @@ def test_a_run_from_before_plates_opens(tmp_path, capsys):
     assert main(["sample", str(folder), "--count", "1", "--seed", "1"]) == 0
     run = runs.open_run(folder)
     assert ProgramProblem().earlier_config(run.config)["model"]["coordinates"] == "linear"
+
+
+COMPUTED = """
+from unn.programs import Normal
+
+def computed(t):
+    m = t.sample("m", Normal())
+    d = t.deterministic(m * 2, name="d")
+    t.sample("x", Normal(d, 1.0), 2)
+"""
+
+
+def test_programs_with_computed_variables_are_measured_against_their_posteriors(tmp_path, capsys):
+    file, folder = tmp_path / "computed.py", str(tmp_path / "run")
+    file.write_text(COMPUTED)
+    assert main(["train", f"{file}:computed", "--folder", folder, *TINY]) == 0
+    assert main(["evaluate", folder, "--metric", "bias", "spread", "--count", "6", "--draws", "50"]) == 0
+    capsys.readouterr()
+    for metric in ("bias", "spread"):
+        assert main(["evaluate", folder, "--metric", metric, "--count", "2", "--draws", "1"]) == 2
+        assert f"{metric}: at least 2 samples" in capsys.readouterr().err
+    assert main(["evaluate", folder, "--metric", "coverage", "--count", "1"]) == 2
+    assert "--metric coverage needs --count 16" in capsys.readouterr().err
+    assert main(["compare", folder, "--metric", "spread", "--draws", "0"]) == 2
+    assert "draws" in capsys.readouterr().err
+    assert main(["sample", folder, "--given", "x=1e20,1e20", "--count", "2"]) in (0, 2)
+    printed = capsys.readouterr()
+    assert "nan" not in printed.out.lower() and "inf" not in printed.out.lower()

@@ -319,3 +319,41 @@ def test_linear_systems_that_are_too_large_for_a_matrix_warn_of_what_is_left():
     y = at_fixed_point(lambda x: x @ matrix + b, x, 1e-8)
     with pytest.warns(ConvergenceWarning, match="residual of .* of its right side"):
         y.sum().backward()
+
+
+def on_both_sides(regularizer, seed, dtype):
+    """A variable that meets itself in a factor, so that an inner solver minimises over its domain."""
+    torch.manual_seed(seed)
+    g = unn.FactorGraph("inner", d=6, e=6)
+    X, T = g.variable("X", "d", unn.SquaredNorm()), g.variable("T", "d", regularizer)
+    Y = g.variable("Y", "d", unn.SignedEntropy())
+    C, B = g.parameter("C", "d e", init=0.6), g.parameter("B", "d e", init=1.0)
+    g.factor(Multilinear(C["a b"], T["a"], T["b"]))
+    g.factor(Multilinear(T["a"], X["a"]))
+    g.factor(Multilinear(B["a b"], Y["a"], T["b"]))
+    return g.to(dtype)
+
+
+@pytest.mark.parametrize(
+    "regularizer", [unn.Ball(1.0), unn.LayerNorm(), unn.RMSNorm(), unn.SimplexNorm()], ids=repr
+)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=8, deadline=None)
+def test_extrapolated_rounds_end_in_the_domain_where_plain_rounds_do(regularizer, seed):
+    g = on_both_sides(regularizer, seed, torch.float64)
+    x = torch.randn(8, 6, dtype=torch.float64)
+    ends = {}
+    for solver in ("rounds", "anderson"):
+        network = unn.Unrolled(
+            g, "X", ["T", "Y"], ["Y", "T"], iterations=1000, gradient=unn.Implicit(1e-10, solver)
+        )
+        T, Y = network(x)
+        ends[solver] = T.detach(), g.energy({"X": x, "T": T.detach(), "Y": Y.detach()}).detach()
+        assert network.equilibrium.converged
+        # scaled towards the centre by less than the tolerance of values, the energy stays finite
+        assert g.energy({"X": x, "T": T.detach() * (1 - 1e-9), "Y": Y.detach()}).isfinite().all()
+    same = (ends["rounds"][1] - ends["anderson"][1]).abs() < 1e-8
+    torch.testing.assert_close(ends["rounds"][0][same], ends["anderson"][0][same], atol=1e-6, rtol=0)
+    if not isinstance(regularizer, unn.SimplexNorm):
+        largest = ends["rounds"][0].norm(dim=1).max()
+        assert float(ends["anderson"][0].norm(dim=1).max()) <= max(1.0, float(largest)) * (1 + 1e-9)

@@ -140,6 +140,7 @@ def test_what_does_not_fit_is_refused(kind):
         ((g, "X", "Z"), {}, says("targets", "'Z'")),
         ((g, "Q", "Y"), {}, says("given", "'Q'")),
         ((g, "X", []), {}, says("targets", "at least one")),
+        ((g, [], ["X", "Y"]), {}, says("given", "at least one", "gibbs")),
         ((g, ["X", "Y"], "Y"), {}, says("'Y'", "is given")),
         (("g", "X", "Y"), {}, says("FactorGraph", "str")),
         ((g, "X", "Y"), {"order": unn.RandomOrder(["H", "Y"])}, says("order", "RandomOrder")),
@@ -184,6 +185,26 @@ def test_targets_that_do_not_fit_are_refused(kind):
             loss({**values, "Y": bad})
     with pytest.raises(ObservationError, match="mapping"):
         loss([values["X"], values["Y"]])
+
+
+@pytest.mark.parametrize("kind", [unn.ContrastiveHebbian, unn.EquilibriumPropagation])
+@pytest.mark.parametrize("target", [torch.full((2, 3), torch.nan), torch.full((2, 3), torch.inf)])
+def test_targets_that_are_no_numbers_are_refused_without_hidden_variables_too(kind, target):
+    g = unn.FactorGraph("direct", x=2, y=3)
+    X, Y = g.variable("X", "x", unn.SquaredNorm()), g.variable("Y", "y", unn.Entropy())
+    g.factor(Multilinear(X["i"], g.parameter("W", "x y", init=1.0)["i j"], Y["j"]))
+    with pytest.raises(ObservationError, match="'Y'"):
+        kind(g, "X", "Y")({"X": torch.randn(2, 2), "Y": target})
+
+
+def test_targets_outside_their_domain_are_refused_without_hidden_variables_too():
+    g = unn.FactorGraph("direct", x=2, y=3)
+    X, Y = g.variable("X", "x", unn.SquaredNorm()), g.variable("Y", "y", unn.Entropy())
+    g.factor(Multilinear(X["i"], g.parameter("W", "x y", init=1.0)["i j"], Y["j"]))
+    loss = unn.ContrastiveHebbian(g, "X", "Y")
+    with pytest.raises(ObservationError, match="'Y'"):
+        loss({"X": torch.randn(2, 2), "Y": 7 * torch.eye(3)[:2]})
+    assert float(loss({"X": torch.randn(2, 2), "Y": torch.eye(3)[:2]}).detach()) >= 0
 
 
 def test_nudged_phases_follow_the_graph_to_other_dtypes_and_parameters():

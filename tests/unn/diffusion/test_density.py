@@ -9,7 +9,7 @@ from support.helpers import says
 import unn
 from unn.diffusion.density import flow_log_density
 from unn.errors import ArgumentError
-from unn.programs import Bernoulli, Beta, LogNormal, MultivariateNormal, Normal
+from unn.programs import Bernoulli, Beta, LogNormal, MultivariateNormal, Normal, trace_plates
 
 LEVELS = (0.002, 80.0)
 
@@ -159,3 +159,13 @@ def test_one_example_has_the_density_of_its_row_in_a_batch():
         alone = model.log_prob({name: x[k : k + 1] for name, x in values.items()}, steps=5)
         torch.testing.assert_close(alone[0], together[k], rtol=1e-9, atol=1e-9)
     assert math.isfinite(together.sum())
+
+
+def test_the_size_of_an_axis_with_the_name_of_an_argument_is_given_by_a_mapping():
+    def program(t, steps):
+        t.sample("x", Normal(t.sample("m", Normal()), 1.0), steps)
+
+    plated = trace_plates(program, {"steps": (1, 4)})
+    model = unn.Diffusion(unn.Denoiser(plated.graph, width=8, depth=1, heads=1))
+    values = plated.draw(3, seed=0, steps=2)
+    assert model.log_prob(values, sizes={"steps": 2}, steps=5).shape == (3,)

@@ -137,3 +137,9 @@ def test_two_axes_of_one_plate_in_a_variable_are_refused_where_nothing_ties_them
 def test_ranges_of_another_form_are_refused():
     with pytest.raises(ArgumentError, match=says("'points'", "5")):
         trace_plates(regression, {"points": 5})
+
+
+@pytest.mark.parametrize("name", ["count", "seed", "values", "observed"])
+def test_plates_are_not_named_as_arguments_beside_sizes(name):
+    with pytest.raises(ArgumentError, match=says(repr(name), "rename it")):
+        trace_plates(lambda t, **sizes: t.sample("x", Normal(), sizes[name]), {name: (1, 3)})

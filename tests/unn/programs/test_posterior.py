@@ -10,7 +10,7 @@ from scipy import stats
 from support.helpers import says
 
 import unn
-from unn.errors import ArgumentError, ObservationError
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.programs import (
     Bernoulli,
     Binomial,
@@ -315,3 +315,44 @@ def test_counts_with_computed_bounds_index_arrays():
     torch.testing.assert_close(counts.double(), torch.from_numpy(weights / weights.sum()), atol=0.03, rtol=0)
     outside = {"trials": torch.tensor([3.0]), "successes": torch.tensor([4.0]), "x": torch.tensor([0.0])}
     assert float(traced.log_prob(outside)) == -math.inf
+
+
+def indexed(t):
+    """Two flags of which at least one is 1 choose a mean; where both were 0 it would be out of bounds."""
+    means = t.sample("means", Normal(), 2)
+    first = t.sample("first", Bernoulli(0.5))
+    second = t.sample("second", Bernoulli(1 - 0.5 * first))
+    t.sample("x", Normal(means[first + second - 1], 1.0))
+
+
+def test_an_index_that_is_out_of_bounds_where_the_probability_is_zero_is_no_error():
+    traced = unn.trace(indexed)
+    given = {"x": torch.tensor(2.5)}
+    traced.require_possible(given)
+    values = {name: x.clone() for name, x in traced.draw(5, seed=0).items()}
+    assert traced.log_prob(values).isfinite().all()
+    values["first"][:2], values["second"][:2] = 0, 0
+    assert (traced.log_prob(values)[:2] == -math.inf).all() and traced.log_prob(values)[2:].isfinite().all()
+    posterior = traced.posterior(given, 4000, seed=1)
+    expected = stats.norm(0, math.sqrt(2)).logpdf(2.5)
+    assert posterior.log_evidence == pytest.approx(expected, abs=0.06)
+    # of (0, 1), (1, 0) and (1, 1), whose prior probabilities are 1/2, 1/4 and 1/4
+    assert float(posterior.values["first"].double().mean()) == pytest.approx(0.5, abs=0.04)
+    both = {**given, "second": torch.tensor(0.0)}
+    assert traced.posterior(both, 4000, seed=1).log_evidence == pytest.approx(
+        expected + math.log(0.25), abs=0.06
+    )
+
+
+def test_an_index_that_is_out_of_bounds_at_possible_values_is_an_error():
+    def program(t):
+        b = t.sample("b", Bernoulli(0.5))
+        t.sample("x", Normal(t.sample("means", Normal(), 2)[b + 1], 1.0))
+
+    traced = unn.trace(program)
+    values = {"b": torch.ones(3), "means": torch.zeros(3, 2), "x": torch.zeros(3)}
+    with pytest.raises(DeclarationError, match=says("index", "'b'", "is 2", "2 entries")):
+        traced.log_prob(values)
+    with pytest.raises(DeclarationError, match=says("index", "'b'", "is 2", "2 entries")):
+        traced.draw(20, seed=0)
+    assert traced.log_prob({**values, "b": torch.zeros(3)}).isfinite().all()
