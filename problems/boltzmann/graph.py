@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
+
 import unn
 from factors import Multilinear
 
@@ -12,13 +14,17 @@ _DEVIATION = 0.01
 Boltzmann machines")."""
 
 
-def declare(height: int, width: int, hidden: int, layers: int) -> unn.FactorGraph:
+def declare(height: int, width: int, hidden: int, layers: int, centred: bool) -> unn.FactorGraph:
     """The graph: an image, hidden layers, and a label on the last of them.
 
     Args:
         height, width: of the images.
         hidden: units of a hidden layer.
         layers: number of hidden layers.
+        centred: whether weights couple units less their mean at the start of training, 1/2 for hidden units
+            and 1/10 for labels, so that they are not learned together with the biases. Machines of several
+            layers need it to be trained at once (Montavon and Mueller, 2012, "Deep Boltzmann machines and the
+            centering trick").
     """
     g = unn.FactorGraph("boltzmann", row=height, column=width, hidden=hidden, label=10)
     x = g.variable("x", "row column", unn.BinaryEntropy())
@@ -26,12 +32,24 @@ def declare(height: int, width: int, hidden: int, layers: int) -> unn.FactorGrap
     y = g.variable("y", "label", unn.Entropy())
     w = g.parameter("W1", "row column hidden", init=_DEVIATION)
     g.factor(Multilinear(x["r c"], w["r c i"], units[0]["i"]))
+    deeper = []
     for layer, (below, above) in enumerate(pairwise(units), 2):
-        w = g.parameter(f"W{layer}", "hidden hidden", init=_DEVIATION)
-        g.factor(Multilinear(below["i"], w["i j"], above["j"]))
-    g.factor(Multilinear(units[-1]["i"], g.parameter("U", "hidden label", init=_DEVIATION)["i k"], y["k"]))
+        v = g.parameter(f"W{layer}", "hidden hidden", init=_DEVIATION)
+        g.factor(Multilinear(below["i"], v["i j"], above["j"]))
+        deeper.append((below, v, above))
+    u = g.parameter("U", "hidden label", init=_DEVIATION)
+    g.factor(Multilinear(units[-1]["i"], u["i k"], y["k"]))
     g.factor(Multilinear(g.parameter("b", "row column")["r c"], x["r c"]))
     for layer, h in enumerate(units, 1):
         g.factor(Multilinear(g.parameter(f"c{layer}", "hidden")["i"], h["i"]))
     g.factor(Multilinear(g.parameter("d", "label")["k"], y["k"]))
+    if centred:
+        less = g.constant("less_half", "hidden", value=torch.full((hidden,), -1 / 2))
+        even = g.constant("less_tenth", "label", value=torch.full((10,), -1 / 10))
+        g.factor(Multilinear(x["r c"], w["r c i"], less["i"]))
+        for below, v, above in deeper:
+            g.factor(Multilinear(below["i"], v["i j"], less["j"]))
+            g.factor(Multilinear(less["i"], v["i j"], above["j"]))
+        g.factor(Multilinear(units[-1]["i"], u["i k"], even["k"]))
+        g.factor(Multilinear(less["i"], u["i k"], y["k"]))
     return g

@@ -46,12 +46,15 @@ class BoltzmannConfig:
             are probabilities, from which binary pixels are drawn anew at every access.
         units: Units of a hidden layer.
         layers: Number of hidden layers; 1 for a restricted machine.
+        centred: Weights couple hidden units and labels less their mean at the start of training, so that
+            several layers can be trained at once.
         annealing_steps: Steps of the annealed importance sampling that estimates log-likelihoods.
     """
 
     data: Literal["embedded", "mnist"] = "embedded"
     units: int = 64
     layers: int = 1
+    centred: bool = True
     annealing_steps: int = 1000
 
 
@@ -95,12 +98,16 @@ class BoltzmannProblem(DeclaredProblem):
         check_ranges(self.name, ranges)
         super().check(config)
 
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Machines of runs of earlier versions were not centred."""
+        return {"centred": False, **super().earlier_config(content)}
+
     def declare(self, config: BoltzmannConfig) -> unn.FactorGraph:
         """The graph."""
         from .graph import declare
 
         side = _SIDES[config.data]
-        return declare(side, side, config.units, config.layers)
+        return declare(side, side, config.units, config.layers, config.centred)
 
     def observable(self, config: BoltzmannConfig) -> tuple[str, ...]:
         """Pixels and labels."""

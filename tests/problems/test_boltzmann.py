@@ -1,9 +1,11 @@
 """Images of Boltzmann machines."""
 
+import pytest
 import torch
 
 import problems.digits.data as data
 from problems.boltzmann import problem as boltzmann
+from problems.boltzmann.graph import declare
 
 
 def test_images_are_read_once_for_all_batches(monkeypatch):
@@ -17,3 +19,35 @@ def test_images_are_read_once_for_all_batches(monkeypatch):
         values = problem.generate(config, 4, torch.Generator().manual_seed(seed), {})
         assert values["x"].shape == (4, 8, 8)
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_centred_machines_are_the_others_with_shifted_biases(layers):
+    centred, plain = (declare(3, 4, 5, layers, centred) for centred in (True, False))
+    with torch.no_grad():
+        for name, parameter in centred.named_parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(len(name)))
+        own = dict(centred.named_parameters())
+        theirs = {name: x.clone() for name, x in own.items()}
+        theirs["b"] -= own["W1"].sum(2) / 2
+        for layer in range(2, layers + 1):
+            theirs[f"c{layer - 1}"] -= own[f"W{layer}"].sum(1) / 2
+            theirs[f"c{layer}"] -= own[f"W{layer}"].sum(0) / 2
+        theirs[f"c{layers}"] -= own["U"].sum(1) / 10
+        theirs["d"] -= own["U"].sum(0) / 2
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(theirs[name])
+    generator = torch.Generator().manual_seed(0)
+    values = {"x": torch.randint(2, (7, 3, 4), generator=generator).float()}
+    for layer in range(1, layers + 1):
+        values[f"h{layer}"] = torch.randint(2, (7, 5), generator=generator).float()
+    values["y"] = torch.eye(10)[torch.randint(10, (7,), generator=generator)]
+    torch.testing.assert_close(centred.energy(values), plain.energy(values), rtol=1e-5, atol=1e-5)
+
+
+def test_machines_of_earlier_runs_are_not_centred():
+    problem = boltzmann.BoltzmannProblem()
+    content = {"engine": "gibbs", "data": "embedded", "units": 8, "layers": 1, "model": {}}
+    assert problem.earlier_config(content)["centred"] is False
+    assert problem.earlier_config({**content, "centred": True})["centred"] is True
+    assert problem.config_for("gibbs")().centred
