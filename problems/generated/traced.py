@@ -115,7 +115,9 @@ class TracedProblem(DeclaredProblem):
                     f"{self.name}: the evidence has {sizes[name]} {name}, and the run was trained on {least} "
                     f"to {most}."
                 )
-        self.traced(run.config, sizes).require_possible(given)
+        traced = self.traced(run.config, sizes)
+        for row in range(max((_rows(x) for x in given.values()), default=1)):
+            traced.require_possible({name: _row(x, row) for name, x in given.items()})
         return given, sizes
 
     def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
@@ -169,6 +171,23 @@ class TracedProblem(DeclaredProblem):
             )
             for name, recorded in tape.variables.items()
         }
+
+
+def _rows(value: Tensor | unn.Partial) -> int:
+    """Number of rows of evidence on one variable."""
+    from unn import Partial
+
+    return len(value.value if isinstance(value, Partial) else value)
+
+
+def _row(value: Tensor | unn.Partial, row: int) -> Tensor | unn.Partial:
+    """One row of evidence, with a batch axis of 1; the only one, if there is one."""
+    from unn import Partial
+
+    def chosen(x: Tensor) -> Tensor:
+        return x if len(x) == 1 else x[row : row + 1]
+
+    return Partial(chosen(value.value), chosen(value.mask)) if isinstance(value, Partial) else chosen(value)
 
 
 def _is_complete(value: Tensor | unn.Partial | None) -> bool:

@@ -77,6 +77,11 @@ def mean_free_log(graph: unn.FactorGraph, digits: Digits, seed: int) -> float:
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {name: p.detach().double() for name, p in graph.named_parameters()}
+    if "less_half" in graph.arrays:
+        # the same machine that is not centred
+        weights["b"] = weights["b"] - weights["W1"].sum(2) / 2
+        weights["c1"] = weights["c1"] - weights["U"].sum(1) / 10
+        weights["d"] = weights["d"] - weights["U"].sum(0) / 2
     total = 0.0
     for images in digits.test_images.split(500):
         intensity = (images[:, 0] + 1) / 2

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,6 +188,21 @@ def test_plates_have_any_size_of_training(tmp_path, capsys):
             main(["train", f"{file}:mean", "--plates", plates, "--folder", str(tmp_path / "x"), *TINY]) == 2
         )
         assert "points" in capsys.readouterr().err
+
+
+def test_rows_of_a_file_are_evidence_of_one_sample_each(tmp_path, capsys):
+    file, folder = tmp_path / "plates.py", str(tmp_path / "run")
+    file.write_text(PLATES)
+    assert main(["train", f"{file}:mean", "--plates", "points=1-5", "--folder", folder, *TINY]) == 0
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.array([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]], dtype=np.float32))
+    capsys.readouterr()
+    assert main(["sample", folder, "--given", f"x={rows}", "--count", "2", "--json"]) == 0
+    samples = json.loads(capsys.readouterr().out)
+    assert len(samples["values"]["m"]) == 2
+    assert samples["values"]["x"][1] == [1.0, 2.0, 3.0]
+    assert main(["sample", folder, "--given", f"x={rows}", "--count", "3"]) == 2
+    assert "2 batch elements are given" in capsys.readouterr().err
 
 
 def test_a_run_from_before_plates_opens(tmp_path, capsys):
