@@ -157,7 +157,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             at_once: batch size.
             trace: for ``Diffusion``, a callback after each step with its number and the current values by
                 variable, shape ``(batch, *axes)``; values of categories are continuous.
-            sizes: sizes of the axes without a static size.
+            sizes: sizes of the axes without a static size; those of the evidence by default.
 
         Raises:
             ArgumentError: for an option that the model does not have, an unknown sampler or spacing; for
@@ -239,9 +239,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
         Args:
             values: samples by variable, shape ``(batch, *axes)``.
-            sizes: sizes of the axes without a static size.
+            sizes: sizes of the axes without a static size; those of the values by default.
         """
-        frame = self.frames.at(**sizes)
+        frame = self.frames.of(values, sizes)
         rows = frame.flatten(values)
         for k, (name, slot) in enumerate(frame.slots.items()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
@@ -271,12 +271,12 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         Args:
             given: evidence by variable, complete or partial (``unn.Partial``).
             count: number of samples.
-            sizes: sizes of the axes without a static size.
+            sizes: sizes of the axes without a static size; those of the evidence by default.
 
         Raises:
             ObservationError: for values that do not fit the graph.
         """
-        frame = self.frames.at(**sizes)
+        frame = self.frames.of(given, sizes)
         rows, nodes = frame.observation(given, count)
         like = self.offsets
         rows, nodes = rows.to(like.device), nodes.to(like.device)
@@ -293,7 +293,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             values: training samples by variable, shape ``(batch, *axes)``.
             observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
                 ``(batch, *node axes)``.
-            sizes: sizes of the axes without a static size.
+            sizes: sizes of the axes without a static size; those of the values by default.
 
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
@@ -315,7 +315,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
         Arguments and errors as of ``example``.
         """
-        frame = self.frames.at(**sizes)
+        frame = self.frames.of(values, sizes)
         rows = frame.flatten(values)
         exact = self._standard(rows, frame).to(self.offsets)
         nodes = self._observed(observed, frame, len(exact))

@@ -118,7 +118,7 @@ class Diffusion(ConditionalModel):
         super().standardise(values, **sizes)
         if self.linear is None:
             return
-        frame = self.frames.at(**sizes)
+        frame = self.frames.of(values, sizes)
         # a generator of its own, as for scales
         generator = torch.Generator().manual_seed(0)
         rows = self._standard(frame.flatten(values), frame, noisy=True, generator=generator)

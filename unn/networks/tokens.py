@@ -16,6 +16,7 @@ from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
+from ..graph.dynamic import dynamic_sizes
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
@@ -398,6 +399,13 @@ class Frames:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
         return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: self._make(sizes))
+
+    def of(self, values: Given, sizes: Mapping[str, int]) -> Frame:
+        """Return the frame at given sizes, or if none are given at those of values, shape ``(batch, *axes)``.
+
+        Errors as for ``at``.
+        """
+        return self.at(**(sizes or dynamic_sizes(self.graph, values)))
 
     def _make(self, sizes: Mapping[str, int]) -> Frame:
         frame = Frame(self.graph, sizes)

@@ -10,6 +10,7 @@ from support.toy import same_tensors
 import unn
 from factors import Depends
 from unn.diffusion import SAMPLERS, LogUniform
+from unn.programs import Normal, trace_plates
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 
@@ -343,3 +344,25 @@ def bad_examples():
 def test_examples_that_do_not_fit_are_refused(values, observed, words):
     with pytest.raises(unn.ObservationError, match=says(*words)):
         made().loss(values, observed)
+
+
+def test_sizes_of_axes_are_those_of_complete_evidence_where_none_are_given():
+    def program(t, points):
+        t.sample("x", Normal(t.sample("m", Normal()), 1.0), points)
+
+    plated = trace_plates(program, {"points": (1, 9)})
+    torch.manual_seed(0)
+    model = unn.Diffusion(unn.Denoiser(plated.graph, width=8, depth=1, heads=1))
+    values = plated.draw(5, seed=0, points=3)
+    model.standardise(values)
+    whole = model.sample({"x": values["x"]}, 5, steps=2, seed=1)
+    named = model.sample({"x": values["x"]}, 5, steps=2, seed=1, sizes={"points": 3})
+    assert torch.equal(whole["m"], named["m"])
+    observed = {"x": torch.ones(1, 3, dtype=torch.bool)}
+    losses = []
+    for sizes in ({}, {"points": 3}):
+        torch.manual_seed(0)
+        losses.append(float(model.loss(values, observed, **sizes).detach()))
+    assert losses[0] == losses[1]
+    with pytest.raises(unn.DeclarationError, match=says("points")):
+        model.sample({"m": values["m"]}, 5, steps=2)
