@@ -8,8 +8,10 @@ import torch
 from support.commands import printed, refused
 
 import unn
+from factors import Multilinear
 from problems.ising.grids import conditional, declare_coupled
-from unn.cli.truth.discrete import score_probabilities
+from unn.cli.truth.answers import Moments
+from unn.cli.truth.discrete import discrete_truth, score_probabilities
 from unn.cli.truth.normal import normal_truth, score_normals
 from unn.errors import UnnError
 
@@ -30,6 +32,34 @@ def test_scores_of_other_probabilities_are_those_by_hand():
     assert other.figures["total_variation"] == pytest.approx(0.4) and other.figures["argmax_match"] == 0
     assert other.figures["calibration_error"] == pytest.approx(0.4)
     assert other.bins == ((pytest.approx(0.35), 0.75), (pytest.approx(0.65), 0.25))
+
+
+def test_tied_estimates_name_each_of_their_values_equally_often():
+    tied = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    for exact in ([[0.2, 0.8]], [[0.8, 0.2]]):
+        figures = score_probabilities(torch.tensor(exact, dtype=torch.float64), tied, 0.0).figures
+        assert figures["argmax_match"] == 0.5
+    assert score_probabilities(tied, torch.tensor([[0.1, 0.9]]).double(), 0.0).figures["argmax_match"] == 1
+
+
+def test_samples_of_a_node_score_the_same_whatever_states_other_nodes_have():
+    def truth(other):
+        g = unn.FactorGraph("mixed", a=3, big=20)
+        b = g.variable("b", "a", unn.BinaryEntropy())
+        g.factor(Multilinear(g.constant("h", "a", torch.tensor([0.0, 1.0, -2.0]))["i"], b["i"]))
+        if other:
+            c = g.variable("c", "| big", unn.Entropy())
+            g.factor(Multilinear(g.constant("J", "a big", torch.zeros(3, 20))["i k"], b["i"], c["k"]))
+        return discrete_truth(g, {}, ["b"], 200, {})
+
+    means = truth(False).nodes.graph
+    exact = unn.exact.marginals(means)["b"].expand(200, -1)
+    for draws in (10, 1000):
+        answer = Moments({"b": exact}, None, draws)
+        one, other = (truth(is_mixed).scores_of(answer, 0.0).figures for is_mixed in (False, True))
+        assert one == pytest.approx(other)
+    one, other = (truth(is_mixed).scores_of_samples(100, 0.0).figures for is_mixed in (False, True))
+    assert other["kl"] == pytest.approx(one["kl"], rel=0.3) and one["kl"] < 0.01
 
 
 def test_the_graph_of_ising_grids_with_its_coupling_has_the_marginals_of_the_examples():

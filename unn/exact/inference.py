@@ -90,9 +90,20 @@ def log_partition(
     conditions = conditions_of(model, evidence, options, reduced)
     parts = [_log_partition(part.reduced, semiring) for part in conditions]
     if len(parts) == 1:
-        return parts[0].expand(batch)
+        return _with_graph(parts[0].expand(batch), model)
     total = maximum if semiring == "max" else log_sum
-    return total(torch.stack(torch.broadcast_tensors(*parts), -1)).expand(batch)
+    return _with_graph(total(torch.stack(torch.broadcast_tensors(*parts), -1)).expand(batch), model)
+
+
+def _with_graph(total: Tensor, model: TableModel) -> Tensor:
+    """A log-partition whose derivative by the tables is 0 where it does not depend on them, such as that of
+    impossible evidence."""
+    if total.requires_grad or not torch.is_grad_enabled():
+        return total
+    for family in model.families:
+        if family.logs.requires_grad:
+            total = total + family.logs.flatten()[:0].sum()
+    return total
 
 
 def marginals(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -136,9 +137,10 @@ class LogisticMixture(Likelihood):
         logits, means, log_scales, coefficients = self._split(parameters)
         x = values[:, :, None]
         if coefficients is not None:
-            a, b, c = coefficients.unbind(1)
-            shifts = [torch.zeros_like(a), a * x[:, 0], b * x[:, 0] + c * x[:, 1]]
-            means = means + torch.stack(shifts, 1)
+            earlier = [x[:, channel] for channel in range(self.channels)]
+            shifts = [self._shift(coefficients, earlier[:channel]) for channel in range(1, self.channels)]
+            first = torch.zeros_like(coefficients[:, 0])
+            means = means + torch.stack([first, *shifts], 1)
         inverse = (-log_scales).exp()
         upper, lower = inverse * (x - means + 1 / _LEVELS), inverse * (x - means - 1 / _LEVELS)
         # sigmoid(u) - sigmoid(l) = sigmoid(u) sigmoid(-l) (1 - exp(l - u))
@@ -150,28 +152,40 @@ class LogisticMixture(Likelihood):
         return (each.sum(1) + logits.log_softmax(1)).logsumexp(1)
 
     def mean(self, parameters: Tensor) -> Tensor:
-        """Means of the channels, each clamped, those of later ones given the means of earlier ones."""
-        logits, means, _, coefficients = self._split(parameters)
-        weights = logits.softmax(1)[:, None]
-        return self._combine((weights * means).sum(2), _weighted(coefficients, weights))
+        """Means of the channels over their levels; of three channels, those of later ones given the means of
+        earlier ones within each component."""
+        logits, means, log_scales, coefficients = self._split(parameters)
+        by_component: list[Tensor] = []
+        for channel in range(self.channels):
+            shifted = means[:, channel] + self._shift(coefficients, by_component)
+            by_component.append(_mean_level(shifted, log_scales[:, channel]))
+        return (logits.softmax(1)[:, None] * torch.stack(by_component, 1)).sum(2)
 
     def sample(self, parameters: Tensor, uniform: Tensor) -> Tensor:
         logits, means, log_scales, coefficients = self._split(parameters)
         component = gumbel_argmax(logits, uniform[:, : self.components], 1)
-        weights = F.one_hot(component, self.components).movedim(-1, 1).to(parameters)[:, None]
+        chosen = F.one_hot(component, self.components).movedim(-1, 1).to(parameters)[:, None]
         u = uniform[:, self.components :].clamp(1e-5, 1 - 1e-5)
-        noise = (weights * log_scales).sum(2).exp() * torch.logit(u)
-        x = self._combine((weights * means).sum(2) + noise, _weighted(coefficients, weights))
-        return to_levels(x)
+        noise = (chosen * log_scales).sum(2).exp() * torch.logit(u)
+        own = None if coefficients is None else (chosen * coefficients).sum(2)
+        x = (chosen * means).sum(2) + noise
+        levels: list[Tensor] = []
+        for channel in range(self.channels):
+            levels.append(to_levels(x[:, channel] + self._shift(own, levels)))
+        return torch.stack(levels, 1)
 
-    def _combine(self, x: Tensor, coefficients: Tensor | None) -> Tensor:
-        if coefficients is None:
-            return x.clamp(-1, 1)
+    def _shift(self, coefficients: Tensor | None, earlier: Sequence[Tensor]) -> Tensor:
+        """What a channel is moved by, given the earlier ones.
+
+        Args:
+            coefficients: shape ``(batch, 3, ...)``; None for one channel.
+            earlier: values of the earlier channels, shape ``(batch, ...)``.
+        """
+        if coefficients is None or not earlier:
+            return torch.zeros(())
         a, b, c = coefficients.unbind(1)
-        first = x[:, 0].clamp(-1, 1)
-        second = (x[:, 1] + a * first).clamp(-1, 1)
-        third = (x[:, 2] + b * first + c * second).clamp(-1, 1)
-        return torch.stack([first, second, third], 1)
+        shift: Tensor = a * earlier[0] if len(earlier) == 1 else b * earlier[0] + c * earlier[1]
+        return shift
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Logits ``(batch, k, *positions)``; means, log-scales and coefficients ``(batch, channels, k,
@@ -199,5 +213,12 @@ def is_on_levels(x: Tensor) -> bool:
     return bool(((x - to_levels(x)).abs() <= 1e-3 / _LEVELS).all())
 
 
-def _weighted(coefficients: Tensor | None, weights: Tensor) -> Tensor | None:
-    return None if coefficients is None else (weights * coefficients).sum(2)
+def _mean_level(means: Tensor, log_scales: Tensor) -> Tensor:
+    """Means of the levels of discretised logistic distributions, whose outer levels have all beyond them;
+    shape of ``means``."""
+    inverse, below = (-log_scales).exp(), torch.zeros_like(means)
+    # one number at a time, since all together would take 255 times the memory
+    for level in range(_LEVELS):
+        edge = (2 * level + 1) / _LEVELS - 1
+        below = below + torch.sigmoid(inverse * (edge - means))
+    return 1 - 2 / _LEVELS * below

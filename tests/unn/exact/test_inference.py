@@ -334,6 +334,18 @@ def test_impossible_evidence_has_log_partition_minus_infinity_and_nothing_is_nan
     assert not gradient.isnan().any()
 
 
+def test_impossible_evidence_in_all_rows_has_derivatives_of_zero():
+    # of the one between two observed variables, each leaves another state
+    tables = [[[0.3, -torch.inf], [0.1, 0.2]], [[-torch.inf, 0.4], [0.5, 0.6]]]
+    logs = torch.tensor(tables, dtype=torch.float64)[:, None].requires_grad_()
+    model = TableModel((2, 2, 2), (Family(torch.tensor([[0, 1], [1, 2]]), logs),), ("a", "b", "c"), "chain")
+    for rows in (1, 2):
+        total = inference.log_partition(model, TableEvidence(torch.tensor([[0, -1, 0]] * rows)))
+        assert (total == -torch.inf).all()
+        (slope,) = torch.autograd.grad(total.sum(), logs)
+        assert (slope == 0).all()
+
+
 def test_a_model_beyond_the_limits_is_refused_with_its_size():
     generator = torch.Generator().manual_seed(0)
     pairs = [(a, b) for a in range(12) for b in range(a)]

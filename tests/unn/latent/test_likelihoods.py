@@ -110,3 +110,40 @@ def test_levels_are_recognised():
     assert not is_on_levels(LEVELS + 1e-3)
     assert torch.equal(to_levels(LEVELS + 1e-3), to_levels(LEVELS))
     assert all(is_on_levels(torch.tensor([a, b])) for a, b in product([-1.0, 1.0], repeat=2))
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(0.1, 0.0), (1.0, 0.0), (4.0, 3.0), (8.0, -6.0)])
+def test_means_of_grey_levels_are_those_of_their_probabilities(scale, offset):
+    likelihood = LogisticMixture(1, 3)
+    for seed in range(5):
+        parameters = parameters_of(likelihood, seed=seed, scale=scale)
+        # components far beyond the outer levels, as those of black and white pixels
+        parameters[:, 3:6] += offset
+        p = likelihood.log_probability(parameters.expand(256, -1, -1), LEVELS[:, None, None]).exp()[:, 0]
+        assert float(likelihood.mean(parameters)) == pytest.approx(float(p @ LEVELS), abs=1e-9)
+
+
+def test_narrow_colours_are_drawn_with_their_probabilities():
+    likelihood = LogisticMixture(3, 1)
+    parameters = torch.zeros(1, likelihood.parameters, 1, dtype=torch.float64)
+    red, green = float(LEVELS[120]), float(LEVELS[100])
+    parameters[0, 1] = math.atanh(0.9)
+    for channel, mean in enumerate((red + 0.45 / 127.5, green - 0.9 * red + 0.2 / 127.5, 0.0)):
+        parameters[0, 4 + 2 * channel], parameters[0, 5 + 2 * channel] = mean, -8.0
+    count = 20_000
+    uniform = torch.rand(
+        count, likelihood.noise, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    levels = ((likelihood.sample(parameters.expand(count, -1, -1), uniform)[:, :2, 0] + 1) * 127.5).round()
+    pairs = torch.cartesian_prod(torch.arange(115, 126), torch.arange(95, 106))
+    colours = torch.stack([*LEVELS[pairs].unbind(1), LEVELS[127].expand(len(pairs))], 1)
+    # given the first two, the third channel is spread over few levels, summed here
+    p = torch.zeros(len(pairs), dtype=torch.float64)
+    for third in range(256):
+        colours[:, 2] = LEVELS[third]
+        p += likelihood.log_probability(parameters.expand(len(pairs), -1, -1), colours[:, :, None])[
+            :, 0
+        ].exp()
+    shares = (levels[:, None] == pairs).all(2).double().mean(0)
+    assert float(p.sum()) == pytest.approx(1, abs=1e-3)
+    assert float((shares - p).abs().sum()) / 2 < 0.02

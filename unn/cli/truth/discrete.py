@@ -48,14 +48,21 @@ class DiscreteTruth:
         chosen = torch.multinomial(self.exact, draws, replacement=True, generator=generator)
         ones = torch.ones(chosen.shape, dtype=self.exact.dtype)
         counts = torch.zeros_like(self.exact).scatter_add_(1, chosen, ones)
-        return score_probabilities(self.exact, _smoothed(counts), seconds)
+        return score_probabilities(self.exact, self._smoothed(counts), seconds)
 
     def scores_of(self, answer: Moments, seconds: float) -> Scores:
         """Scores of an answer of an engine."""
         p = _probabilities(self.nodes, answer.means, self.hidden)
         if answer.draws:
-            p = _smoothed(p * answer.draws)
+            p = self._smoothed(p * answer.draws)
         return score_probabilities(self.exact, p, seconds)
+
+    def _smoothed(self, counts: Tensor) -> Tensor:
+        """Probabilities from counts, with half a count added to each state that a node has."""
+        states = torch.tensor(self.nodes.states[: self.nodes.count])
+        own = states.expand(len(self.hidden), -1)[self.hidden][:, None]
+        there = torch.arange(counts.shape[1]) < own
+        return torch.where(there, (counts + 0.5) / (counts.sum(1, keepdim=True) + 0.5 * own), 0)
 
 
 def discrete_truth(
@@ -112,8 +119,10 @@ def score_probabilities(exact: Tensor, probabilities: Tensor, seconds: float) ->
             bins.append((mean, true_mean))
             error += float(here.sum()) * abs(mean - true_mean)
     counted = int(((flat > 0) | (true > 0)).sum())
-    # of equally probable values any is right
-    best = exact.gather(1, probabilities.argmax(1)[:, None])[:, 0] >= exact.amax(1) - 1e-6
+    # of equally probable values any is right; of tied estimates each is the answer equally often
+    right = exact >= exact.amax(1, keepdim=True) - 1e-6
+    named = probabilities >= probabilities.amax(1, keepdim=True) - 1e-9
+    best = (right & named).sum(1) / named.sum(1)
     figures = {
         "kl": float((-entropy - log_score).mean()),
         "total_variation": float((exact - probabilities).abs().sum(1).mean() / 2),
@@ -137,8 +146,3 @@ def _probabilities(nodes: Nodes, means: Mapping[str, Tensor], hidden: Tensor) ->
             x = torch.cat([1 - share, share], 2)
         result[:, own.first : own.first + own.nodes, : own.states] = x
     return result[hidden]
-
-
-def _smoothed(counts: Tensor) -> Tensor:
-    """Probabilities from counts, with half a count added to each state."""
-    return (counts + 0.5) / (counts.sum(1, keepdim=True) + 0.5 * counts.shape[1])
