@@ -334,11 +334,9 @@ def on_both_sides(regularizer, seed, dtype):
     return g.to(dtype)
 
 
-@pytest.mark.parametrize(
-    "regularizer", [unn.Ball(1.0), unn.LayerNorm(), unn.RMSNorm(), unn.SimplexNorm()], ids=repr
-)
+@pytest.mark.parametrize("regularizer", [unn.Ball(1.0), unn.LayerNorm(), unn.RMSNorm()], ids=repr)
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_extrapolated_rounds_end_in_the_domain_where_plain_rounds_do(regularizer, seed):
     g = on_both_sides(regularizer, seed, torch.float64)
     x = torch.randn(8, 6, dtype=torch.float64)
@@ -354,6 +352,5 @@ def test_extrapolated_rounds_end_in_the_domain_where_plain_rounds_do(regularizer
         assert g.energy({"X": x, "T": T.detach() * (1 - 1e-9), "Y": Y.detach()}).isfinite().all()
     same = (ends["rounds"][1] - ends["anderson"][1]).abs() < 1e-8
     torch.testing.assert_close(ends["rounds"][0][same], ends["anderson"][0][same], atol=1e-6, rtol=0)
-    if not isinstance(regularizer, unn.SimplexNorm):
-        largest = ends["rounds"][0].norm(dim=1).max()
-        assert float(ends["anderson"][0].norm(dim=1).max()) <= max(1.0, float(largest)) * (1 + 1e-9)
+    largest = ends["rounds"][0].norm(dim=1).max()
+    assert float(ends["anderson"][0].norm(dim=1).max()) <= max(1.0, float(largest)) * (1 + 1e-9)

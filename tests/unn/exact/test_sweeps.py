@@ -81,9 +81,9 @@ def steep_model(generator, scopes, states, log_range):
 
 
 @pytest.mark.parametrize("rows", [1, BATCH])
-@pytest.mark.parametrize("log_range", [10.0, 490.0, 510.0, 900.0, 3000.0])
+@pytest.mark.parametrize("log_range", [10.0, 490.0, 510.0, 3000.0])
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_answers_are_those_of_enumeration_on_both_sides_of_where_products_are_scaled(seed, log_range, rows):
     generator = torch.Generator().manual_seed(seed)
     states = [2, 3, 2, 3, 2, 2]
@@ -99,7 +99,7 @@ def test_answers_are_those_of_enumeration_on_both_sides_of_where_products_are_sc
 
 
 @given(st.integers(0, 10**6), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_sweeps_with_and_without_scaling_have_the_same_marginals_and_derivatives(seed, is_batch):
     generator = torch.Generator().manual_seed(seed)
     states = [2, 3, 2, 3, 2, 2, 2]
