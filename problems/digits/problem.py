@@ -164,12 +164,16 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         return {"image": digits.train_images, "label": one_hot(digits.train_labels)}
 
     def augment(
-        self, config: DigitsConfig, values: Mapping[str, Tensor], generator: torch.Generator
+        self,
+        config: DigitsConfig,
+        values: Mapping[str, Tensor],
+        observed: Mapping[str, Tensor],
+        generator: torch.Generator,
     ) -> Mapping[str, Tensor]:
-        """Images that are moved at random."""
+        """Images that are given, moved at random; those that are asked for stay where they are."""
         from .data import move
 
-        if not config.shift:
+        if not config.shift or "image" not in observed:
             return values
         return {**values, "image": move(values["image"], config.shift, generator)}
 

@@ -222,10 +222,17 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         return self.generate(config, count, generator, self.test_sizes(config))
 
     def augment(
-        self, config: Any, values: Mapping[str, Tensor], generator: torch.Generator
+        self, config: Any, values: Mapping[str, Tensor], observed: Masks, generator: torch.Generator
     ) -> Mapping[str, Tensor]:
-        """Examples of the fixed set as one training step sees them, such as images moved at random; unchanged
-        by default."""
+        """Examples as one query of a training step sees them, such as images that are evidence moved at
+        random; unchanged by default.
+
+        Args:
+            config: options of the problem.
+            values: examples by variable, shape ``(batch, *axes)``.
+            observed: observation masks of the query by variable.
+            generator: random number generator.
+        """
         return values
 
     def training_queries(self, config: Any, observed: Masks) -> Sequence[tuple[float, Masks]]:

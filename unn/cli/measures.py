@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from .declared import DeclaredProblem, Masks, Query
 
-Batch = tuple[dict[str, int], Mapping[str, Tensor], Sequence[tuple[float, "Masks"]]]
-"""Sizes, values, and the weights and observation masks of the queries."""
+Batch = tuple[dict[str, int], Sequence[tuple[float, Mapping[str, Tensor], "Masks"]]]
+"""Sizes, and the weights, values and observation masks of the queries."""
 
 _CPU = torch.device("cpu")
 """Where metrics are computed, whatever the device of the model."""
@@ -66,10 +66,14 @@ class ProblemExamples(Examples):
             values, observed = problem.examples(config, len(indices), generator, sizes)
         else:
             sizes = problem.test_sizes(config)
-            chosen = {name: x[indices] for name, x in self.samples.items()}
-            values = problem.augment(config, chosen, generator)
+            values = {name: x[indices] for name, x in self.samples.items()}
             observed = problem.observed(config, len(indices), generator, sizes)
-        return sizes, values, list(problem.training_queries(config, observed))
+        queries = problem.training_queries(config, observed)
+        return sizes, [
+            (weight, problem.augment(config, values, own, generator), own)
+            for weight, own in queries
+            if weight
+        ]
 
 
 class ExamplesTask(Task):
@@ -91,8 +95,8 @@ class ExamplesTask(Task):
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
         """Weighted sum of the losses of the model over the queries."""
         assert isinstance(network, CanLearn)
-        sizes, values, queries = batch
-        losses = [weight * network.loss(values, observed, **sizes) for weight, observed in queries if weight]
+        sizes, queries = batch
+        losses = [weight * network.loss(values, observed, **sizes) for weight, values, observed in queries]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
     def evaluate(self, network: nn.Module) -> dict[str, float]:

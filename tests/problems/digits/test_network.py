@@ -145,6 +145,17 @@ def test_training_on_moved_images_leaves_the_test_images_where_they_are_and_is_d
     assert history[0]["test_accuracy"] == pytest.approx(right)
 
 
+def test_images_are_moved_as_evidence_and_stay_where_they_are_as_targets():
+    from unn.cli.measures import ProblemExamples
+
+    examples = ProblemExamples(DigitsProblem(), replace(SMALL, shift=2))
+    _, queries = examples.batch(torch.arange(50), torch.Generator().manual_seed(0))
+    images = load_digits().train_images[:50]
+    for weight, values, observed in queries:
+        assert torch.equal(values["image"], images) is ("image" not in observed)
+        assert weight == (1.0 if "image" in observed else SMALL.gamma)
+
+
 def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
     digits, network = load_digits(), trained[0]
     assert accuracy(network, digits.test_images, digits.test_labels) > 0.9
