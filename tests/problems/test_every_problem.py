@@ -103,10 +103,11 @@ def test_the_same_seed_generates_the_same_examples(name, options):
     assert len(examples) == 0
     first, same, other = (examples.batch(torch.arange(8), generator(seed)) for seed in (1, 1, 2))
     assert first[0] == same[0]
-    assert [weight for weight, _ in first[2]] == [weight for weight, _ in same[2]] == [1]
-    for a, b in ((first[1], same[1]), (first[2][0][1], same[2][0][1])):
+    ((weight, *one),), ((same_weight, *two),), ((_, values, _),) = first[1], same[1], other[1]
+    assert weight == same_weight == 1
+    for a, b in zip(one, two, strict=True):
         assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-    assert first[0] != other[0] or any(not torch.equal(first[1][key], other[1][key]) for key in first[1])
+    assert first[0] != other[0] or any(not torch.equal(x, values[key]) for key, x in one[0].items())
 
 
 @EVERY_PROBLEM
@@ -115,9 +116,10 @@ def test_so_many_examples_are_made_once_and_shown_again(name):
     config = problem.config_for(None)(examples=10)
     examples = problem.task(config).examples()
     assert len(examples) == 10
-    every = examples.batch(torch.arange(10), generator(0))[1]
     chosen = torch.tensor([3, 3, 9])
-    again = examples.batch(chosen, generator(5))[1]
+    every, again = (
+        examples.batch(rows, generator(seed))[1][0][1] for rows, seed in ((torch.arange(10), 0), (chosen, 5))
+    )
     assert all(torch.equal(again[key], every[key][chosen]) for key in every)
     other = ProblemExamples(problem, config)
     assert all(torch.equal(other.samples[key], every[key]) for key in every)
