@@ -90,7 +90,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         ranges: dict[str, tuple[float, float, float]] = {
             "gamma": (config.gamma, 0, 1e6),
             "channels": (config.channels, 1, 100_000),
-            "shift": (config.shift, 0, 28),
+            "translate": (config.translate, 0, 28),
         }
         check_ranges("digits", ranges)
         super().check(config)
@@ -102,7 +102,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         Raises:
             DataError: for a run in which the label alone began at another value than zero.
         """
-        content = {"shift": 0, **content}
+        content = {"translate": 0, **content}
         if "engine" in content or "iterations" not in content:
             return super().earlier_config(content)
         initial = content.get("initial", "zero")
@@ -113,7 +113,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
                 "the run with the version that made it."
             )
         own: dict[str, Any] = {
-            name: content[name] for name in ("data", "gamma", "channels", "shift") if name in content
+            name: content[name] for name in ("data", "gamma", "channels", "translate") if name in content
         }
         model: dict[str, Any] = {
             name: content[name] for name in ("iterations", "initial", "dropout") if name in content
@@ -173,9 +173,9 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         """Images that are given, moved at random; those that are asked for stay where they are."""
         from .data import move
 
-        if not config.shift or "image" not in observed:
+        if not config.translate or "image" not in observed:
             return values
-        return {**values, "image": move(values["image"], config.shift, generator)}
+        return {**values, "image": move(values["image"], config.translate, generator)}
 
     def generate(
         self, config: DigitsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]

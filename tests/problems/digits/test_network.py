@@ -137,7 +137,7 @@ def test_training_is_deterministic_under_its_seed(trained):
 
 
 def test_training_on_moved_images_leaves_the_test_images_where_they_are_and_is_deterministic(trained):
-    moved = replace(SMALL, shift=1, training=replace(SMALL.training, epochs=1))
+    moved = replace(SMALL, translate=1, training=replace(SMALL.training, epochs=1))
     network, history = train(moved)
     assert history[0]["loss"] == train(moved)[1][0]["loss"] != trained[1][0]["loss"]
     digits = load_digits()
@@ -148,7 +148,7 @@ def test_training_on_moved_images_leaves_the_test_images_where_they_are_and_is_d
 def test_images_are_moved_as_evidence_and_stay_where_they_are_as_targets():
     from unn.cli.measures import ProblemExamples
 
-    examples = ProblemExamples(DigitsProblem(), replace(SMALL, shift=2))
+    examples = ProblemExamples(DigitsProblem(), replace(SMALL, translate=2))
     _, queries = examples.batch(torch.arange(50), torch.Generator().manual_seed(0))
     images = load_digits().train_images[:50]
     for weight, values, observed in queries:
@@ -230,8 +230,8 @@ def test_runs_made_before_engines_open(tmp_path):
     assert problem.earlier_config(now) == now
     fewer = {name: value for name, value in now["model"].items() if name not in ("rounds", "contraction")}
     assert problem.earlier_config({**now, "model": fewer}) == now
-    assert now["shift"] == 0
-    assert problem.earlier_config({name: x for name, x in now.items() if name != "shift"}) == now
+    assert now["translate"] == 0
+    assert problem.earlier_config({name: x for name, x in now.items() if name != "translate"}) == now
     with pytest.raises(DataError, match="initial='random'.*--initial random"):
         problem.earlier_config({**earlier, "untied": False})
 
