@@ -108,6 +108,10 @@ class TracedProblem(DeclaredProblem):
             ArgumentError: names the plate with more or fewer entries than in training.
             ObservationError: for evidence of density zero, as far as given values decide it.
         """
+        import torch
+
+        from unn.graph.partial import Partial, rows_of
+
         given, sizes = super().read_given(run, texts)
         for name, (least, most) in self.source(run.config).plates.items():
             if not least <= sizes[name] <= most:
@@ -116,8 +120,9 @@ class TracedProblem(DeclaredProblem):
                     f"to {most}."
                 )
         traced = self.traced(run.config, sizes)
-        for row in range(max((_rows(x) for x in given.values()), default=1)):
-            traced.require_possible({name: _row(x, row) for name, x in given.items()})
+        count = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
+        for row in torch.arange(count).split(1):
+            traced.require_possible({name: rows_of(x, row, count) for name, x in given.items()})
         return given, sizes
 
     def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
@@ -171,23 +176,6 @@ class TracedProblem(DeclaredProblem):
             )
             for name, recorded in tape.variables.items()
         }
-
-
-def _rows(value: Tensor | unn.Partial) -> int:
-    """Number of rows of evidence on one variable."""
-    from unn import Partial
-
-    return len(value.value if isinstance(value, Partial) else value)
-
-
-def _row(value: Tensor | unn.Partial, row: int) -> Tensor | unn.Partial:
-    """One row of evidence, with a batch axis of 1; the only one, if there is one."""
-    from unn import Partial
-
-    def chosen(x: Tensor) -> Tensor:
-        return x if len(x) == 1 else x[row : row + 1]
-
-    return Partial(chosen(value.value), chosen(value.mask)) if isinstance(value, Partial) else chosen(value)
 
 
 def _is_complete(value: Tensor | unn.Partial | None) -> bool:

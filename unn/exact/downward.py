@@ -175,7 +175,7 @@ def _multiply_into(
     """Write cotangents where they belong, if the operands are a slice of a block with the axes of the
     products, which then sum nothing; return whether they are.
 
-    It saves a pass over the batch, half of the time of the messages of a star.
+    It saves a pass over the batch, which counts for the messages of a star.
     """
     target, (block, *others) = side.target, side.target.blocks
     rows = target.rows[0]

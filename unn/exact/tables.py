@@ -237,7 +237,7 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
         own = values.T[scope][:, None]
         states = torch.arange(size, device=values.device)[:, None]
         allowed = (own < 0) | (own == states)
-        # 0 where allowed, else -inf, in a third of the time of torch.where
+        # 0 where allowed, else -inf; faster than torch.where
         logs = 1 - allowed.float().reciprocal_()
         families.append(Family(scope[:, None], logs.movedim(1, 2), is_partial=True))
     for variable, scores in evidence.scores.items():

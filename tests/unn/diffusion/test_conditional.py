@@ -366,3 +366,13 @@ def test_sizes_of_axes_are_those_of_complete_evidence_where_none_are_given():
     assert losses[0] == losses[1]
     with pytest.raises(unn.DeclarationError, match=says("points")):
         model.sample({"m": values["m"]}, 5, steps=2)
+
+
+def test_samples_that_are_no_numbers_are_an_error():
+    model = made()
+    model.standardise(values_of(50))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(NAN)
+    with pytest.raises(unn.InferenceError, match=says("samples of variable", "NaN")):
+        model.sample({}, 2, steps=2, seed=0)
