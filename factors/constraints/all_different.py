@@ -22,7 +22,8 @@ class AllDifferent(Cardinality):
     """For each value of some letters, the referenced nodes have different values.
 
     It is a ``Cardinality`` of at most one for each group and value; with as many nodes as values, each value
-    occurs exactly once.
+    occurs exactly once. With an index or a shift along the values, only the values that it reaches differ:
+    ``X["n nonzero[v]"]``.
 
     Args:
         reference: reference to a variable on the simplex over a feature axis.
@@ -44,7 +45,8 @@ class AllDifferent(Cardinality):
                 f"simplex such "
                 f"as X['r c v'] with unn.Entropy(), got {reference!r}; for other values use Different."
             )
-        nodes = {letter for dim in node_dimensions(reference) for letter in dim.letters}
+        along_nodes = node_dimensions(reference)
+        nodes = {letter for dim in along_nodes for letter in dim.letters}
         values = [letter for letter in reference.letters if letter not in nodes]
         super().__init__(reference, each=" ".join([*str(each).split(), *values]), at_most=1, name=name)
         groups = parse_letters(self, "each", each)
@@ -53,6 +55,12 @@ class AllDifferent(Cardinality):
                 f"factor {self.name!r}: each={each!r} contains letters of values ({', '.join(values)}); name "
                 "the letters of nodes alone."
             )
+
+        along_values = reference.pattern.dimensions[len(along_nodes) :]
+        letters = [letter for dim in along_values for letter in dim.letters]
+        self._every_value = sorted(letters) == sorted(values) and not any(
+            dim.shift or dim.index for dim in along_values
+        )
 
     def groups(self, shapes: Shapes) -> list[CountGroups]:
         """As for ``Cardinality``; with as many nodes as values, exactly one."""
@@ -82,11 +90,11 @@ class AllDifferent(Cardinality):
         return variable
 
     def _least(self, nodes: int, axes: Sequence[int]) -> int:
-        """How often each value occurs at least in a group of some nodes: once with as many nodes as
-        values."""
+        """How often each value occurs at least in a group of some nodes: once with as many nodes as values,
+        of which none is left out."""
         regularizer = self._variable().regularizer
         assert isinstance(regularizer, Simplex)
-        return int(nodes == axes[regularizer.dim])
+        return int(self._every_value and nodes == axes[regularizer.dim])
 
     def formula(self) -> str:
         letters = [letter for letter in self.each if letter in self._node_letters()]

@@ -23,6 +23,7 @@ from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
 from .cardinality import bounds_of, condition_of
+from .ones import shares_of_ones
 
 Numbers = NDArray[np.int64]
 
@@ -84,13 +85,18 @@ class Among(Constraint):
         self._letters = [self._letter(r, index) for r, index in zip(references, groups, strict=True)]
 
     def soft_counts(self, values: Values) -> Tensor:
-        """Sum of the entries of each group, shape ``(batch, groups)``, the letters of ``each`` slowest.
+        """Sum of the entries of each group, shape ``(batch, groups)``, the letters of ``each`` slowest; of
+        (1 + s) / 2 for spins s.
 
         Raises:
             ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
+        return self._sums(shares_of_ones(self, values))
+
+    def _sums(self, shares: Values) -> Tensor:
+        """Sum of the shares of ones of each group, shape ``(batch, groups)``."""
         total: Tensor | None = None
-        for entries, index in zip(self._views(values), self.group, strict=True):
+        for entries, index in zip(self._views(shares), self.group, strict=True):
             sums = entries.sum(-1)
             counts = sums.new_zeros(*sums.shape[:-1], self._count)
             counts = counts.index_add(-1, index.on(sums.device), sums)
@@ -99,9 +105,10 @@ class Among(Constraint):
         return total.flatten(1)
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of groups with a wrong count of entries above one half, shape ``(batch,)``."""
-        binary = {name: (values[name] > 0.5).double() for name in self.variables if name in values}
-        return batch_sum((self._distances(self.soft_counts(binary)) != 0).long())
+        """Number of groups with a wrong count of entries above one half, or of spins above 0, shape
+        ``(batch,)``."""
+        binary = {name: (x > 0.5).double() for name, x in shares_of_ones(self, values).items()}
+        return batch_sum((self._distances(self._sums(binary)) != 0).long())
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of the soft count of each group from its bounds, shape ``(batch, groups)``."""

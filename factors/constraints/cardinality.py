@@ -19,6 +19,7 @@ from unn.regularizers.base import batch_sum
 
 from ..energies.counting import CountEnergy
 from ..energies.weighted import LossEnergy
+from .ones import is_spin, shares_of_ones
 
 
 class Cardinality(Constraint):
@@ -27,7 +28,8 @@ class Cardinality(Constraint):
     Without bounds, exactly one entry of each group is one.
 
     Args:
-        reference: reference to a variable with entries 0 or 1, such as one-hot values of cells.
+        reference: reference to a variable with entries 0 or 1, such as one-hot values of cells, or with
+            spins, of which those at 1 are counted.
         each: letters that index the groups, separated by spaces.
         equals: number of ones in each group.
         at_least: least number of ones, instead of ``equals``.
@@ -71,14 +73,15 @@ class Cardinality(Constraint):
         self.each = parse_letters(self, "each", each)
 
     def counts(self, x: Tensor) -> Tensor:
-        """Number of ones in each group, rounded at one half, shape ``(batch, *groups)`` in the order of
-        ``each``.
+        """Number of ones in each group: entries above one half, and spins above 0.
+
+        Shape ``(batch, *groups)``, in the order of ``each``.
 
         Raises:
             ObservationError: for values of another shape.
         """
         name = self.references[0].array.name
-        return self._sums((self._view({name: x}) > 0.5).to(torch.int64))
+        return self._sums((self._view(shares_of_ones(self, {name: x})) > 0.5).to(torch.int64))
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of the soft count of each group from its bounds, shape ``(batch, groups)``.
@@ -91,8 +94,8 @@ class Cardinality(Constraint):
         return self.distances(self.soft_counts(values)).square()
 
     def soft_counts(self, values: Values) -> Tensor:
-        """Sum of the entries of each group, shape ``(batch, groups)``."""
-        sums = self._sums(self._view(values))
+        """Sum of the entries of each group, shape ``(batch, groups)``; of (1 + s) / 2 for spins s."""
+        sums = self._sums(self._view(shares_of_ones(self, values)))
         return sums.reshape(len(sums), math.prod(sums.shape[1:]))
 
     def distances(self, counts: Tensor) -> Tensor:
@@ -105,15 +108,15 @@ class Cardinality(Constraint):
 
         With ``equals`` it is the expected (count - equals)^2 for independent nodes, with ``at_most=1`` the
         expected number of pairs of ones, twice: ``CountEnergy``, which has exact updates of nodes. Other
-        bounds have a ``LossEnergy``, which the inner solver minimises.
+        bounds, and spins, have a ``LossEnergy``, which the inner solver minimises.
 
         Raises:
-            DeclarationError: for a variable that is neither on the simplex nor in [0, 1].
+            DeclarationError: for a variable that is neither on the simplex nor in [0, 1] nor in [-1, 1].
         """
         target = (
             self.lower if self.lower == self.upper else 0.5 if (self.lower, self.upper) == (0, 1) else None
         )
-        if target is None:
+        if target is None or is_spin(self.references[0].array):
             return [LossEnergy(self, weight, log_weight, name=self.name)]
         energy = CountEnergy(
             self.references[0],

@@ -133,15 +133,20 @@ class Different(Constraint):
     def groups(self, shapes: Shapes) -> list[CountGroups]:
         """At most one for each pair of nodes and category, where values are one-hot over one axis; else
         none."""
-        one, other = self.references
-        if self._kind != "simplex" or self._features != set(self._simplex) or one.array != other.array:
+        if not self.is_counted:
             return []
-        name = one.array.name
+        name = self.references[0].array.name
         axes = shapes[name]
         left, right = self._sides({name: torch.arange(math.prod(axes)).view(1, *axes)})
         entries = torch.stack([left[0].flatten(), right[0].flatten()], 1)
         # a node never differs from itself: such a pair excludes every category
         return [CountGroups({name: entries.numpy()}, 0, 1)]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether values are one-hot over one axis, of one variable."""
+        one, other = self.references
+        return self._kind == "simplex" and self._features == set(self._simplex) and one.array == other.array
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)

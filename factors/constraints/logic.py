@@ -9,10 +9,12 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
+from unn.graph.groups import CountGroups
 from unn.graph.interactions import Relation, Shapes, clique_relations, ordered_letters_of, term_relation
 from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
+from .all_different import AllDifferent
 from .cardinality import Cardinality
 
 
@@ -54,6 +56,20 @@ class Not(Constraint):
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss, ``LossEnergy``, which the inner solver minimises."""
         return [LossEnergy(self, weight, log_weight, name=self.name)]
+
+    def groups(self, shapes: Shapes) -> list[CountGroups]:
+        """The groups with the bounds that remain, where these are one range; else none."""
+        if not self.is_counted:
+            return []
+        (groups,) = _placed(self.count, self).groups(shapes)
+        if self.count.upper is None:
+            return [CountGroups(groups.entries, 0, self.count.lower - 1)]
+        return [CountGroups(groups.entries, self.count.upper + 1, None)]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the numbers outside the bounds are one range."""
+        return not self.count.lower or self.count.upper is None
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return clique_relations(self, self.count.each, shapes)
@@ -149,6 +165,11 @@ def _require_count(owner: str, count: object) -> None:
     if not isinstance(count, Cardinality):
         raise DeclarationError(
             f"{owner} takes counts such as Cardinality(x['i j'], each='i'), got {count!r}."
+        )
+    if isinstance(count, AllDifferent):
+        raise DeclarationError(
+            f"{owner} takes one count for each group, and AllDifferent has one for each of its values; "
+            "declare the counts by themselves, such as Cardinality(x['i v'], each='v', at_most=1)."
         )
 
 

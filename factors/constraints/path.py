@@ -15,6 +15,7 @@ from unn.graph.views import checked_views
 from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
+from .ones import shares_of_ones
 
 
 class Incidence(Constraint):
@@ -118,12 +119,12 @@ class Path(Incidence):
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of nodes with a wrong degree, shape ``(batch,)``."""
-        binary = {name: (values[name] > 0.5).double() for name in self.variables if name in values}
+        binary = {name: (x > 0.5).double() for name, x in shares_of_ones(self, values).items()}
         return batch_sum((self._excess(binary) != 0).long())
 
     def part_losses(self, values: Values) -> Tensor:
         """(degree - 2 visited + end)^2 of each node, shape ``(batch, nodes)``."""
-        return self._excess(values).square()
+        return self._excess(shares_of_ones(self, values)).square()
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss, ``LossEnergy``, which the inner solver minimises."""
@@ -164,7 +165,8 @@ class Connected(Incidence):
     def violations_of(self, values: Values) -> Tensor:
         """Number of visited nodes that no used edges connect to the first visited one, shape ``(batch,)``."""
         checked_views(self, values)
-        edges, nodes = (values[reference.array.name] > 0.5 for reference in self.references[:2])
+        shares = shares_of_ones(self, values)
+        edges, nodes = (shares[reference.array.name] > 0.5 for reference in self.references[:2])
         first, second = self.incidence(edges.device)
         reached = nodes & (nodes.long().cumsum(1) == 1)
         while True:

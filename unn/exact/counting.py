@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError
 from ..graph.factor import Constraint
 from .nodes import Nodes
 from .tables import Family
@@ -22,10 +21,7 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
     """Tables of 0 and 1 of the groups of a constraint; counters are added to the variables."""
     shapes = {name: nodes.shapes[name] for name in factor.variables}
     families = []
-    groups = factor.groups(shapes)
-    if not groups:
-        raise DeclarationError(f"graph {nodes.graph.name!r}: {_without_groups(factor)}.")
-    for part in groups:
+    for part in factor.groups(shapes):
         node_parts, state_parts = [], []
         for name, entries in part.entries.items():
             own = nodes.ranges[name]
@@ -46,20 +42,6 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
         for family, own_states in _distinct_groups(scopes, counted, states):
             families += _count_families(family, own_states, part.lower, upper, states, names, factor.name)
     return families
-
-
-def refusal_of_groups(nodes: Nodes) -> str:
-    """Why a constraint has no tables at these sizes, in one sentence that names it; empty if all have."""
-    for constraint in nodes.graph.constraints:
-        if not constraint.groups({name: nodes.shapes[name] for name in constraint.variables}):
-            return _without_groups(constraint)
-    return ""
-
-
-def _without_groups(constraint: Constraint) -> str:
-    kind = type(constraint).__name__
-    reason = "has no groups of entries that it counts, so it has no tables"
-    return f"constraint {constraint.name!r} ({kind}) {reason}"
 
 
 def _distinct_groups(scopes: Tensor, counted: Tensor, states: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

@@ -26,7 +26,7 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.patterns import Pattern
 from ..graph.sizes import LetterSizes
 from ..graph.views import starts_of, view
-from .counting import counted_tables, refusal_of_groups
+from .counting import counted_tables
 from .nodes import Nodes, refusal_of_nodes, refusal_of_variables
 from .plan import Plan
 from .tables import Family, TableModel
@@ -47,7 +47,7 @@ def refusal_of_factors(graph: Declaration) -> str:
                 return f"factor {name!r} ({kind}) is no product of arrays, so it has no tables"
         elif not isinstance(factor, Constraint):
             return f"factor {name!r} ({type(factor).__name__}) has no energy"
-        elif type(factor).groups is Constraint.groups:
+        elif not factor.is_counted:
             return f"constraint {name!r} ({type(factor).__name__}) does not count, so it has no tables"
     return ""
 
@@ -69,9 +69,11 @@ def refusal_of_structures(graph: Declaration) -> str:
         # sizes may come with the queries
         return ""
     try:
-        return refusal_of_groups(nodes)
+        for constraint in graph.constraints:
+            constraint.groups({name: nodes.shapes[name] for name in constraint.variables})
     except DeclarationError as error:
         return str(error).rstrip(".")
+    return ""
 
 
 def ground(

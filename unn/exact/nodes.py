@@ -189,7 +189,7 @@ class Nodes:
                     f"shape of the value, {tuple(value.shape)}, or of its first axes."
                 )
             whole = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim)).expand(value.shape)
-            whole = whole.reshape(len(value), own.nodes, -1)
+            whole = whole.reshape(len(value), own.nodes, math.prod(own.feature_shape))
             if not torch.equal(whole.all(2), whole.any(2)):
                 raise ObservationError(
                     f"variable {own.name!r}: the features of a node must be observed together or not at all."

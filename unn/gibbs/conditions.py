@@ -16,7 +16,6 @@ from ..descent.state import State
 from ..descent.updates import Sample
 from ..errors import InferenceError, ObservationError
 from ..graph.declaration import Declaration
-from ..graph.factor import Constraint
 from ..networks.tokens import Slot, kinds
 from ..noise import uniform
 from ..regularizers import BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy
@@ -44,7 +43,7 @@ def refusal_of_constraints(graph: Declaration) -> str:
     ]
     for constraint in graph.constraints:
         kind = type(constraint).__name__
-        if type(constraint).groups is Constraint.groups:
+        if not constraint.is_counted:
             return (
                 f"constraint {constraint.name!r} ({kind}) has no energy and does not count entries, so that "
                 "chains cannot keep to it"
@@ -71,7 +70,6 @@ class Conditions:
         generator: random number generator.
 
     Raises:
-        InferenceError: for a constraint that does not count entries at these sizes.
         ObservationError: for evidence on a constrained variable that is not 0 or 1.
     """
 
@@ -87,14 +85,6 @@ class Conditions:
             if axis not in graph.sizes
         }
         layout = Layout(graph, sizes)
-        counted = {family.name for family in layout.families[len(layout.frame.slots) :]}
-        own_shapes = {name: slot.shape for name, slot in layout.frame.slots.items()}
-        for constraint in graph.constraints:
-            if constraint.name not in counted and not constraint.groups(own_shapes):
-                raise InferenceError(
-                    f"graph {graph.name!r}: constraint {constraint.name!r} ({type(constraint).__name__}) "
-                    "does not count entries at these sizes, so that chains cannot keep to it."
-                )
         self._limits = Limits(layout, state.evidence.like.device)
         self._exchangeable = self._limits.exchangeable()
         self._check_evidence()

@@ -330,6 +330,11 @@ class Constraint(Factor):
         """
         return []
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether groups define the constraint; at some sizes there may be none, so that it always holds."""
+        return type(self).groups is not Constraint.groups
+
     def combinations(self, shapes: Shapes) -> list[AllowedCombinations]:
         """Allowed combinations of categories, where they define the constraint; none by default.
 

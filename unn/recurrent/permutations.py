@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.factor import Constraint
 from ..networks.tokens import Slot
 from ..solver.layout import Layout
 
@@ -56,7 +55,7 @@ def values_are_exchangeable(layout: Layout, slot: Slot) -> bool:
     without groups uses the variable, its values are taken to differ.
     """
     for constraint in layout.graph.constraints:
-        if slot.name in constraint.variables and type(constraint).groups is Constraint.groups:
+        if slot.name in constraint.variables and not constraint.is_counted:
             return False
     values = torch.arange(slot.channels)
     exchange = values.clone()

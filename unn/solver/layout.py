@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.declaration import Declaration
-from ..graph.factor import Constraint
 from ..graph.groups import AllowedCombinations
 from ..graph.partial import Partial
 from ..networks.tokens import Frames, Rows, Slot
@@ -384,7 +383,7 @@ def refusal_of_groups(graph: Declaration) -> str:
     """Why a graph has no groups, in one sentence that names the constraints; empty if it has."""
     if not graph.constraints:
         return "the graph has no constraints"
-    uncounted = [c.name for c in graph.constraints if type(c).groups is Constraint.groups]
+    uncounted = [c.name for c in graph.constraints if not c.is_counted]
     if len(uncounted) == len(graph.constraints):
         return f"no constraint counts entries: {', '.join(map(repr, uncounted))} have no groups"
     return ""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.constraints import constraint_contract, one_hot_values, penalty_contract
 
 import unn
-from factors import AllDifferent, Cardinality, Implies, Not
+from factors import AllDifferent, Among, Cardinality, Implies, Not
 
 BITS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4)))
 
@@ -115,6 +115,54 @@ def test_values_of_as_many_nodes_as_categories_occur_exactly_once():
     assert (groups.lower, groups.upper) == (0, 1)
 
 
+@given(st.integers(1, 3), st.lists(st.integers(0, 2), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_only_the_values_that_an_index_reaches_differ(nodes, reached):
+    g = unn.FactorGraph("some", node=nodes, value=3)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.index("reach", "some", reached, into="value")
+    factor = g.factor(AllDifferent(X["n reach[s]"], each=""))
+    rows = list(itertools.product(range(3), repeat=nodes))
+    expected = torch.tensor([sum(row.count(v) > 1 for v in reached) for row in rows])
+    values = {"X": torch.eye(3)[torch.tensor(rows)]}
+    assert torch.equal(factor.violations_of(values), expected)
+    assert torch.equal(factor.part_losses(values).sum(1) == 0, expected == 0)
+    count = unn.exact.log_partition(g, semiring="count").exp()
+    assert float(count) == pytest.approx(int((expected == 0).sum()))
+    answers = unn.solve(unn.Search(g, unn.SearchOptions(mode="depth-first")), {})
+    assert bool(answers.solved) == bool((expected == 0).any())
+
+
+def counts_of(entropy):
+    """Graphs with one constraint on four entries, that may be bits or spins."""
+    graphs = {}
+    for name, make in {
+        "equal": lambda x, _: Cardinality(x["i"], each="", equals=2),
+        "between": lambda x, _: Cardinality(x["i"], each="", at_least=1, at_most=3),
+        "not": lambda x, _: Not(Cardinality(x["i"], each="", equals=0)),
+        "among": lambda x, pairs: Among(x["i"], group=[pairs]),
+    }.items():
+        graphs[name] = g = unn.FactorGraph(name, i=4)
+        g.factor(make(g.variable("x", "i", entropy), g.index("pair", "i", [0, 0, 1, 1], into="pairs")))
+    return graphs
+
+
+@pytest.mark.parametrize("name", list(counts_of(unn.BinaryEntropy())))
+def test_spins_count_as_the_bits_that_they_stand_for(name):
+    bits, spins = (counts_of(entropy)[name] for entropy in (unn.BinaryEntropy(), unn.SignedEntropy()))
+    soft = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+    for x in (BITS, soft):
+        as_bits, as_spins = {"x": x}, {"x": 2 * x - 1}
+        one, other = bits.constraints[0], spins.constraints[0]
+        assert torch.equal(one.violations_of(as_bits), other.violations_of(as_spins))
+        torch.testing.assert_close(one.part_losses(as_bits), other.part_losses(as_spins))
+    valid = int((bits.constraints[0].violations_of({"x": BITS}) == 0).sum())
+    assert float(unn.exact.log_partition(spins, semiring="count").exp()) == pytest.approx(valid)
+    (energy,) = unn.relax(spins, weight=3.0).factors.values()
+    lowest = energy.energy({"x": 2 * BITS - 1}) == energy.energy({"x": 2 * BITS - 1}).min()
+    assert torch.equal(lowest, spins.constraints[0].violations_of({"x": 2 * BITS - 1}) == 0)
+
+
 def test_implications_relate_groups_in_any_order_of_their_letters():
     g = unn.FactorGraph("two", i=2, j=3, k=2)
     x, y = g.variable("x", "i j k", unn.BinaryEntropy()), g.variable("y", "j i k", unn.BinaryEntropy())
@@ -155,6 +203,8 @@ def test_negations_and_implications_of_what_always_holds_are_refused():
         )
     with pytest.raises(unn.DeclarationError, match="takes counts"):
         bits_graph(lambda x: Not(x["r c"]))
+    with pytest.raises(unn.DeclarationError, match="AllDifferent has one for each of its values"):
+        Not(different_graph().constraints[0])
 
 
 def test_values_of_bits_are_no_categories():

@@ -49,6 +49,25 @@ def path_values(generator):
     return values_of([paths[int(k)] for k in torch.randint(len(paths), (5,), generator=generator)])
 
 
+def test_paths_of_spins_are_those_of_bits():
+    spins = unn.FactorGraph("spins", node=NODES, edge=len(EDGES))
+    used = spins.variable("used", "edge", unn.SignedEntropy())
+    visited, ends = (spins.variable(name, "node", unn.SignedEntropy()) for name in ("visited", "ends"))
+    for name, numbers in zip(("src", "dst"), zip(*EDGES, strict=True), strict=True):
+        spins.index(name, "edge", list(numbers), into="node")
+    spins.factor(Path(used["e"], visited["src[e]"], visited["dst[e]"], ends["n"]))
+    spins.factor(Connected(used["e"], visited["src[e]"], visited["dst[e]"]))
+    generator = torch.Generator().manual_seed(0)
+    values = values_of(simple_paths()[:20])
+    flipped = {name: (x + (torch.rand(x.shape, generator=generator) < 0.1)) % 2 for name, x in values.items()}
+    for bits in (values, flipped):
+        for one, other in zip(graph().constraints, spins.constraints, strict=True):
+            as_spins = {name: 2 * x - 1 for name, x in bits.items()}
+            assert torch.equal(one.violations_of(bits), other.violations_of(as_spins))
+            if one.has_loss:
+                torch.testing.assert_close(one.part_losses(bits), other.part_losses(as_spins))
+
+
 TestPath = constraint_contract(lambda: graph(False), path_values)
 TestPenaltiesOfPath = penalty_contract(lambda: graph(False))
 

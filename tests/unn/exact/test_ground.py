@@ -424,3 +424,26 @@ def test_a_group_without_entries_has_no_ones(bounds, values):
     assert is_violated == (values == 0)
     partition = unn.belief.marginals(g, sizes={"m": 0}).log_partition
     torch.testing.assert_close(partition.exp(), torch.tensor([float(values)]).double())
+
+
+@pytest.mark.parametrize(("n", "allowed"), [(3, list(product(range(2), repeat=2))), (1, [(0, 1)])])
+def test_constraints_that_always_hold_change_nothing(n, allowed):
+    g = unn.FactorGraph("free", n=n, v=2)
+    X = g.variable("X", "n | v", unn.Entropy())
+    g.factor(Table(X["n v"], X["n+1 w"], allowed=allowed))
+    assert float(unn.exact.log_partition(g, semiring="count").exp()) == pytest.approx(2**n)
+    draws = unn.gibbs.sample(g, options=unn.GibbsOptions(chains=8, chain_draws=2, burn_in=2))["X"]
+    assert torch.equal(draws.sum(-1), torch.ones(1, 8, 2, n))
+
+
+def test_evidence_in_part_on_a_variable_without_nodes_is_accepted():
+    g = unn.FactorGraph("empty", n=2)
+    g.variable("x", "m", unn.BinaryEntropy())
+    g.variable("X", "m | n", unn.Entropy())
+    g.variable("y", "n", unn.BinaryEntropy())
+    none = {
+        name: unn.Partial(torch.zeros(3, *shape), torch.zeros(3, *shape, dtype=torch.bool))
+        for name, shape in (("x", (0,)), ("X", (0, 2)))
+    }
+    partition = unn.exact.log_partition(g, none, sizes={"m": 0}).exp()
+    torch.testing.assert_close(partition, torch.full((3,), 4.0).double())

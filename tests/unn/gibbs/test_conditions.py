@@ -328,7 +328,7 @@ def test_constraints_of_spins_are_refused_by_name():
     g = unn.FactorGraph("spins", n=3)
     s = g.variable("S", "n", unn.SignedEntropy())
     g.factor(Different(s["i"], s["i+1"], name="alternating"))
-    with pytest.raises(DeclarationError, match=says("'alternating'", "'S'", "neither")):
+    with pytest.raises(DeclarationError, match=says("'alternating'", "Different", "does not count")):
         sample(g)
 
 

@@ -1,0 +1,31 @@
+"""Entries of variables as shares of ones, which constraints count."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unn import Factor
+from unn.graph.arrays import Array, Variable
+from unn.graph.factor import Values
+from unn.regularizers import Elementwise
+
+
+def is_spin(array: Array) -> bool:
+    """Whether the entries of an array are spins, -1 or 1 and what lies between."""
+    regularizer = array.regularizer if isinstance(array, Variable) else None
+    return isinstance(regularizer, Elementwise) and regularizer.interval() == (-1.0, 1.0)
+
+
+def shares_of_ones(factor: Factor, values: Values) -> dict[str, Tensor]:
+    """Values of the variables of a factor; spins s become (1 + s) / 2, so that 1 counts and -1 does not.
+
+    Args:
+        factor: with references to variables.
+        values: values by name, shape ``(batch, *axes)``; names that are missing stay so.
+    """
+    arrays = {reference.array.name: reference.array for reference in factor.references}
+    return {
+        name: (values[name] + 1) / 2 if is_spin(array) else values[name]
+        for name, array in arrays.items()
+        if name in values
+    }
