@@ -97,6 +97,12 @@ def given_arcs(sentences: Sequence[Sentence]) -> unn.Partial:
 
 
 def _forbidden(misc: str, line: int, count: int) -> list[int]:
+    """Heads of all attributes ``NotHead`` of a word.
+
+    Raises:
+        DataError: for a head that is no word of the sentence, with the line.
+    """
+    forbidden: list[int] = []
     for attribute in misc.split("|"):
         name, _, text = attribute.partition("=")
         if name != FORBIDDEN:
@@ -109,8 +115,8 @@ def _forbidden(misc: str, line: int, count: int) -> list[int]:
                 f"line {line}: {attribute!r} in MISC must list heads from 0 to {count}, as in "
                 f"{FORBIDDEN}=2,5."
             )
-        return [int(head) for head in heads]
-    return []
+        forbidden += map(int, heads)
+    return forbidden
 
 
 @torch.no_grad()

@@ -157,6 +157,7 @@ def read_bif(path: Path | str) -> ModelFile:
         tuple(tables[c][1] for c in states),
         path.name,
         title,
+        rounded=True,
     )
 
 

@@ -32,6 +32,8 @@ class ModelFile:
         weights: nonnegative weights of each table, one axis for each variable of its scope.
         name: name of the file, for messages.
         title: name of the model in the file, if it has one.
+        rounded: whether the rows of conditional probabilities are rounded, so that inference divides them by
+            their sums.
     """
 
     kind: Kind
@@ -41,6 +43,7 @@ class ModelFile:
     weights: tuple[NDArray[np.float64], ...]
     name: str = "model"
     title: str = "unknown"
+    rounded: bool = False
     _models: list[TableModel] = field(default_factory=list, repr=False)
 
     @property
@@ -48,12 +51,13 @@ class ModelFile:
         """The tables for inference; made once."""
         if not self._models:
             groups: dict[tuple[int, ...], list[int]] = {}
-            for number, weights in enumerate(self.weights):
-                groups.setdefault(weights.shape, []).append(number)
+            for number, own in enumerate(self.weights):
+                groups.setdefault(own.shape, []).append(number)
             families = []
             with np.errstate(divide="ignore"):
                 for numbers in groups.values():
-                    logs = np.log(np.stack([self.weights[k] for k in numbers]))
+                    weights = np.stack([self.weights[k] for k in numbers])
+                    logs = np.log(weights / weights.sum(-1, keepdims=True) if self.rounded else weights)
                     scopes = torch.tensor([self.scopes[k] for k in numbers], dtype=torch.long)
                     families.append(Family(scopes.view(len(numbers), -1), torch.from_numpy(logs)[:, None]))
             sizes = tuple(map(len, self.states))

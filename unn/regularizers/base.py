@@ -147,7 +147,8 @@ class Regularizer(ABC):
         binary cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
 
         Args:
-            t: scores, shape ``(batch, *axes)``.
+            t: scores, shape ``(batch, *axes)``; -inf where an entry is excluded. The loss of a target with an
+                excluded entry is inf.
             target: a point of the domain, shape of ``t`` or broadcastable by axes of size 1. For a
                 regularizer on the simplex also class numbers, of an integer dtype and the shape of ``t``
                 without the axis that sums to one, as in ``torch.nn.functional.cross_entropy``.
@@ -160,7 +161,9 @@ class Regularizer(ABC):
         if mask is not None:
             # before the product, so that padding does not enter the gradient
             target, t = torch.where(mask, target, 0), torch.where(mask, t, 0)
-        return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(target * t)
+        # 0 * -inf would be NaN
+        finite = torch.where((target == 0) & torch.isneginf(t), 0, t)
+        return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(target * finite)
 
     def _point_of(self, target: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
         """Convert the target of a loss to a point of the domain that broadcasts to the scores."""

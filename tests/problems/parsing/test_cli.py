@@ -431,6 +431,8 @@ def hangs_on(heads, word, above):
     [
         (blank(3, {1: 2}, {1: "NotHead=2"}), 3, ["given and forbidden"]),
         (blank(3, {}, {2: "NotHead=0,1,2,3"}), 2, ["no tree agrees"]),
+        (blank(3, {}, {2: "NotHead=0,1|A=b|NotHead=3"}), 2, ["no tree agrees"]),
+        (blank(3, {1: 2}, {1: "NotHead=3|NotHead=2"}), 3, ["given and forbidden"]),
         (blank(3, {}, {1: "NotHead=0", 2: "NotHead=0", 3: "NotHead=0"}), 2, ["no tree agrees"]),
         (blank(3, {}, {3: "NotHead=4"}), 5, ["NotHead=4", "0 to 3"]),
         (blank(3, {}, {3: "NotHead=x"}), 5, ["NotHead=x"]),

@@ -366,3 +366,21 @@ def test_rows_of_many_states_that_miss_one_by_two_percent_are_refused(tmp_path):
     )
     with pytest.raises(DataError, match="sum to one"):
         read_bif(path)
+
+
+def test_rounded_rows_of_unobserved_children_say_nothing_about_their_parent(tmp_path):
+    path = tmp_path / "rounded.bif"
+    children = "".join(
+        f"variable B{k} {{ type discrete [3] {{ x, y, z }}; }}\n"
+        f"probability ( B{k} | A ) {{ (no) 0.333, 0.333, 0.333; (yes) 0.167, 0.167, 0.667; }}\n"
+        for k in range(30)
+    )
+    path.write_text(
+        "network n { }\nvariable A { type discrete [2] { no, yes }; }\n"
+        f"probability ( A ) {{ table 0.3, 0.7; }}\n{children}"
+    )
+    file = read_bif(path)
+    result = inference.marginals(file.model, TableEvidence.of(file.model, {}))
+    torch.testing.assert_close(result.probabilities[0, 0, :2], torch.tensor([0.3, 0.7]).double())
+    assert float(result.log_partition) == pytest.approx(0, abs=1e-12)
+    assert "0.333, 0.333, 0.333" in write_bif(file)

@@ -114,3 +114,22 @@ def test_whatever_stands_in_padding_changes_neither_values_nor_losses_nor_their_
     )
     for gradient in gradients:
         assert gradient[mask].isfinite().all() and (gradient[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("regularizer", [unn.Entropy(), Budget(2), TreeEntropy()], ids=repr)
+def test_the_loss_of_a_target_without_excluded_entries_is_its_surprise(regularizer):
+    generator = torch.Generator().manual_seed(0)
+    t = torch.randn(3, 4, 4, dtype=D, generator=generator)
+    t[:, 0, 1] = t[:, 2, 3] = -torch.inf
+    t.requires_grad_()
+    # the most probable point, at a low temperature
+    target = regularizer.mirror(1e6 * t.detach()).round()
+    loss = regularizer.loss(t, target)
+    scores = torch.where(target > 0, t, 0).flatten(1).sum(1)
+    surprise = regularizer.conjugate(t).view(len(t), -1).sum(1) - scores
+    torch.testing.assert_close(loss.view(len(t), -1).sum(1), surprise)
+    (gradient,) = torch.autograd.grad(loss.sum(), t)
+    torch.testing.assert_close(gradient, (regularizer.mirror(t) - target).detach())
+    excluded = torch.zeros(3, 4, 4, dtype=D)
+    excluded[:, 0, 1] = 1
+    assert bool((regularizer.loss(t, excluded).view(3, -1).sum(1) == torch.inf).all())
