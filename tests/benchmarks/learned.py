@@ -31,6 +31,8 @@ from unn.solver.options import SolverOptions
 
 TESTED = 1000
 RECURRENT = RecurrentOptions(width=64, heads=4, recurrences=16, solving_steps=32)
+PLACED = replace(RECURRENT, position_deviation=0.2)
+"""Position embeddings ten times as large as those of the values, where the published code has zeros."""
 Puzzles = tuple[Tensor, Tensor]
 
 
@@ -104,6 +106,11 @@ METHODS: dict[str, RecurrentOptions | SolverOptions] = {
     ),
     "recurrent, constraint loss of weight 0.1, a tenth of the labels": replace(
         RECURRENT, constraint_weight=0.1, labelled_share=0.1
+    ),
+    "recurrent, random positions": PLACED,
+    "recurrent, random positions, constraint loss": replace(PLACED, constraint_weight=1.0),
+    "recurrent, random positions, constraint loss of weight 0.1, a tenth of the labels": replace(
+        PLACED, constraint_weight=0.1, labelled_share=0.1
     ),
     "recurrent, attention of neighbours": replace(RECURRENT, structure="graph", dropout=0.0),
     "solver": SolverOptions(propagation="once", decimate_every=0, solving_steps=64),

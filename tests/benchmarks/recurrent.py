@@ -253,6 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--recurrences", type=int, default=32)
+    parser.add_argument("--position-deviation", type=float, default=0.0)
     chosen = parser.parse_args()
     main(
         chosen.weights,
@@ -261,6 +262,7 @@ if __name__ == "__main__":
         RecurrentOptions(
             width=chosen.width,
             recurrences=chosen.recurrences,
+            position_deviation=chosen.position_deviation,
             solving_steps=2 * chosen.recurrences,
         ),
         Schedule(chosen.seconds, chosen.batch, chosen.rate),

@@ -64,7 +64,7 @@ _SHOWN_INSTANCES = 20
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "DescentOptions": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0, "round_losses": "last"},
     "SolverOptions": {"decimate_every": 0},
-    "RecurrentOptions": {"labelled_share": 1.0},
+    "RecurrentOptions": {"labelled_share": 1.0, "position_deviation": 0.0},
     "RegressorOptions": {"coordinates": "linear", "dropout": 0.0},
     "VAEACOptions": {"coordinates": "linear"},
     "DenoiserOptions": {

@@ -66,6 +66,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
             options.heads,
             options.dropout,
             options.inject,
+            options.position_deviation,
         )
         self._with_loss = [constraint.name for constraint in graph.constraints if constraint.has_loss]
         if options.constraint_weight and not self._with_loss:

@@ -42,6 +42,7 @@ class RecurrentTransformer(nn.Module):
         heads: number of attention heads; divides the width.
         dropout: dropout probability of embeddings, attention and the outputs of both halves of a block.
         inject: whether the embedding is added again before each recurrence.
+        position_deviation: standard deviation of the position embeddings before training.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RecurrentTransformer(nn.Module):
         heads: int = 4,
         dropout: float = 0.1,
         inject: bool = False,
+        position_deviation: float = 0.0,
     ) -> None:
         super().__init__()
         self.inject = inject
@@ -64,6 +66,8 @@ class RecurrentTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes, bias=False)
         self.apply(_initialise)
+        if position_deviation:
+            nn.init.normal_(self.position, 0, position_deviation)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embedding of the input, shape ``(batch, tokens, width)``.

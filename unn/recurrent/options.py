@@ -20,6 +20,8 @@ class RecurrentOptions:
         recurrences: Number of times that the blocks are applied in training.
         solving_steps: Number of times that they are applied in a try.
         dropout: Dropout probability.
+        position_deviation: Standard deviation of the position embeddings before training; 0 in the published
+            code, which learns late which tokens belong together.
         inject: Add the embedding of the input again before each recurrence.
         detach: Number of recurrences after which gradients of the state stop; 0 for never.
         structure: Which tokens attend to one another: all, or the neighbours in the graph.
@@ -35,6 +37,7 @@ class RecurrentOptions:
     recurrences: int = 32
     solving_steps: int = 64
     dropout: float = 0.1
+    position_deviation: float = 0.0
     inject: bool = False
     detach: int = 0
     structure: Literal["dense", "graph"] = "dense"
@@ -55,6 +58,7 @@ class RecurrentOptions:
             "recurrences": (self.recurrences, 1, 10_000),
             "solving_steps": (self.solving_steps, 1, 10**6),
             "dropout": (self.dropout, 0, 0.99),
+            "position_deviation": (self.position_deviation, 0, 100),
             "detach": (self.detach, 0, 10_000),
             "constraint_weight": (self.constraint_weight, 0, 1e6),
             "attention_weight": (self.attention_weight, 0, 1e6),

@@ -80,6 +80,17 @@ def test_an_injected_input_changes_every_recurrence_but_the_embedding():
     torch.testing.assert_close(network.advance(embedded, embedded, 1), plain)
 
 
+@torch.no_grad()
+def test_places_of_tokens_matter_before_training_with_a_deviation_of_their_embeddings_alone():
+    order, tokens = torch.tensor([2, 0, 1, 4, 3]), torch.tensor([[0, 1, 2, 1, 0]])
+    for deviation, alike in ((0.0, True), (0.2, False)):
+        torch.manual_seed(0)
+        network = RecurrentTransformer(3, 5, 4, width=256, position_deviation=deviation).double().eval()
+        assert float(network.position.square().mean().sqrt()) == pytest.approx(deviation, rel=0.1)
+        moved = network(tokens[:, order], 3)
+        assert torch.allclose(moved, network(tokens, 3)[:, order], rtol=0, atol=1e-9) is alike
+
+
 def test_published_weights_that_do_not_fit_are_named():
     network, weights, _ = published(torch.float32)
     without = {name: x for name, x in weights.items() if name != "blocks.0.attn.key.bias"}
