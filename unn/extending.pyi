@@ -1,7 +1,6 @@
 """Everything that writers of factors, regularizers, constraints, engines, problems and verbs import."""
 
 from .cli.declared import DeclaredProblem as DeclaredProblem
-from .cli.declared import Defaults as Defaults
 from .cli.declared import Query as Query
 from .cli.evaluate import Evaluate as Evaluate
 from .cli.open import open_trained as open_trained
@@ -20,6 +19,7 @@ from .cli.problem import Solvable as Solvable
 from .cli.problem import TakesData as TakesData
 from .cli.problem import Trained as Trained
 from .cli.problem import require as require
+from .cli.run_options import Defaults as Defaults
 from .cli.sample import Sample as Sample
 from .cli.solve import Solve as Solve
 from .cli.verb import Answer as Answer

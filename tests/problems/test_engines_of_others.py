@@ -221,7 +221,7 @@ def test_finished_runs_without_checkpoints_are_not_trained_again(capsys, tmp_pat
 def test_measured_defaults_of_unknown_options_are_refused():
     import unn
     from problems.hopfield.problem import HopfieldProblem
-    from unn.cli.declared import run_config
+    from unn.cli.run_options import run_config
     from unn.extending import Defaults, DenoiserOptions
 
     class Misspelt(HopfieldProblem):

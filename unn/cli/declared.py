@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..engine import (
@@ -16,17 +13,18 @@ from ..engine import (
     CanSample,
     CanSolve,
     Engine,
-    SamplingOptions,
     Verdict,
     build_model,
     engine_names,
     load_engine,
 )
-from ..errors import ArgumentError, DeclarationError, UnnError, unknown
-from ..training.options import TrainingConfig
+from ..errors import DeclarationError, UnnError, unknown
+from .capabilities import check_tries, instead, refusal
 from .evaluate import Evaluate
+from .evaluations import TEST_SEED, evaluation_of
 from .options import check_picture, read_options
 from .problem import HasBaselines, Problem, Sampleable, Solvable, Trained
+from .run_options import Defaults, later_options, run_config
 from .sample import Sample
 from .solve import Solve
 from .verb import Answer
@@ -40,78 +38,13 @@ if TYPE_CHECKING:
     from ..diffusion.samples import Samples
     from ..factor_graph import FactorGraph
     from ..networks.tokens import Given
-    from ..solver.solve import Solutions
     from ..training import Task
 
 Masks = Mapping[str, "Tensor"]
 """Masks of observed nodes by variable, boolean, shape ``(count or 1, *node axes)``."""
 
-TEST_SEED = 1
-"""Seed of the queries for evaluating runs and baselines."""
-
-CONDITIONS = 256
-"""Default number of test queries, with one answer each."""
-
-_TAKEN = frozenset(
-    {option.name for option in fields(TrainingConfig)}
-    | {"engine", "model", "training", "config", "folder", "json", "quiet"}
-)
-"""Names of options of training and of commands."""
-
-_SHOWN_INSTANCES = 20
-"""Largest number of solved instances that are printed one by one."""
-
-_LATER_OPTIONS: dict[str, dict[str, Any]] = {
-    "DescentOptions": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0, "round_losses": "last"},
-    "SolverOptions": {"decimate_every": 0},
-    "RecurrentOptions": {"labelled_share": 1.0, "position_deviation": 0.0},
-    "RegressorOptions": {"coordinates": "linear", "dropout": 0.0},
-    "VAEACOptions": {"coordinates": "linear"},
-    "DenoiserOptions": {
-        "preconditioning": "scalar",
-        "coordinates": "linear",
-        "dropout": 0.0,
-        "noise_mean": -0.5,
-        "noise_deviation": 1.6,
-        "lowest_noise": 0.002,
-        "highest_noise": 80.0,
-    },
-}
-"""Options of engines, by their class, that runs of earlier versions do not have, with values that change
-nothing."""
-
-_COMPARED = 20
-"""Default number of queries that are compared with reference samples."""
-
-_REFERENCED = 1000
-"""Default number of samples of each query that are compared with reference samples."""
-
-_COVERING, _FEWEST_COVERED = 100, 16
-"""Default number of samples of each condition in expected coverage, and the smallest number of conditions."""
-
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
-
-
-_OF_RUNS = ("engine", "model", "training")
-"""Options that a run has besides those of its problem."""
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """Measured defaults of a problem for one engine.
-
-    Attributes:
-        options: options of the engine.
-        training: options of training.
-        problem: options of the problem whose defaults differ with this engine, by name.
-    """
-
-    options: Any
-    training: TrainingConfig = TrainingConfig(
-        steps=2000, evaluate_every=2000, batch=64, rate=1e-3, clip=1.0, ema=0.99
-    )
-    problem: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,7 +333,10 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         """Draw samples of all variables, at most eight of them, with the evidence of all or of each."""
         from .measures import draw_values
 
-        rows = [{name: x[k] for name, x in values.items()} for k in range(min(_DRAWN, _count(values)))]
+        rows = [
+            {name: x[k] for name, x in values.items()}
+            for k in range(min(_DRAWN, len(next(iter(values.values())))))
+        ]
         names = [str(k + 1) for k in range(len(rows))]
         return draw_values(
             run.network, rows, names, given, self.blocks(run.config), self.first_numbers(run.config)
@@ -441,12 +377,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             return content
         if "engine" in content:
             engine = str(content["engine"])
-            return {**content, "model": {**_later_options(engine), **model}}
+            return {**content, "model": {**later_options(engine), **model}}
         process = model.get("process")
         engine = process if process in ("regressor", "vaeac") else "denoiser"
         names = {option.name for option in fields(load_engine(engine).options)}
         options = {name: value for name, value in model.items() if name in names or engine == "denoiser"}
-        return {**content, "engine": engine, "model": {**_later_options(engine), **options}}
+        return {**content, "engine": engine, "model": {**later_options(engine), **options}}
 
     def engine_of(self, config: Any) -> Engine:
         """The engine of a configuration."""
@@ -488,15 +424,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         config.training.check()
         verdict = self.verdict_of(config, engine)
         if not verdict:
-            others = [
-                name for name in engine_names() if name != engine.name and self._can_serve(config, name)
-            ]
+            others = [name for name in engine_names() if name != engine.name and self.can_serve(config, name)]
             able = f" Engines that serve it: {', '.join(others)}." if others else ""
             raise DeclarationError(
                 f"{self.name}: engine {engine.name!r} cannot serve this problem: {verdict.reason}.{able}"
             )
 
-    def _can_serve(self, config: Any, name: str) -> bool:
+    def can_serve(self, config: Any, name: str) -> bool:
         """Whether an engine serves the problem with the options that differ from their defaults."""
         usual = type(config)()
         try:
@@ -604,127 +538,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
     def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
         """Metrics with other sampling options; with several attempts, also their average number."""
-        from .measures import MOST_CALIBRATED, calibrations, measure
-
-        options = request.sampling
-        unavailable = replace(options, steps=None, tries=1, seed=None, at_once=256)
-        if not isinstance(run.network, CanSolve):
-            unavailable = options
-        changed = unavailable != SamplingOptions() or request.draw is not None
-        if not isinstance(run.network, CanSample) and changed:
-            raise UnnError(
-                self._refusal(
-                    run, "draws no samples; leave out the options of sampling and --draw", CanSample
-                )
-            )
-        self._check_tries(run, options.tries)
-        if request.iterations and options.steps is not None:
-            raise UnnError("--iterations and --steps are the same number here; give one of them.")
-        if isinstance(run.network, CanSample) and not run.network.has_steps and request.iterations:
-            raise UnnError(f"--iterations: engine {run.config.engine!r} of this run samples in one step.")
-        seed = TEST_SEED if options.seed is None else options.seed
-        numbers = request.iterations or (options.steps,)
-        data: dict[str, Any] = {}
-        lines = []
-        if request.metric:
-            return self._compare_with_reference(run, request, numbers, seed)
-        for number in numbers:
-            now = replace(options, steps=number, seed=seed)
-            figures = measure(
-                self,
-                run.config,
-                run.network,
-                request.count or max(CONDITIONS, self.test_count(run.config, run.network)),
-                now,
-                calibrated=request.count or MOST_CALIBRATED,
-            )
-            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            shown = number or self._default_number(run)
-            data[str(shown or 1)] = figures
-            lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
-        if request.draw is not None:
-            from ..draw import draw_ranks, save_figure
-
-            compared = calibrations(self, run.config, run.network, replace(options, seed=seed))
-            if not compared:
-                raise UnnError(
-                    f"--draw: problem {self.name!r} has no variable whose distribution is compared with the "
-                    "truth."
-                )
-            save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
-            lines.append(f"rank histograms drawn in {request.draw}")
-        return Answer(tuple(lines), data)
-
-    def _compare_with_reference(
-        self, run: Trained, request: Evaluate, numbers: Sequence[int | None], seed: int
-    ) -> Answer:
-        """Two-sample measures for several numbers of steps."""
-        import torch
-
-        from ..calibration import coverage_error, uniformity
-        from ..local_coverage import local_coverage
-        from ..ops.seeds import seed_of
-        from .references import compare_with_reference, coverage_of, draw_comparison
-
-        if request.draw is not None:
-            check_picture(request.draw, several=len({*request.metric} & {"coverage", "local-coverage"}) > 0)
-            if len(numbers) > 1:
-                raise UnnError("--draw has one picture; give one number of --iterations.")
-        coverages = ("coverage", "local-coverage")
-        for metric in coverages:
-            if metric in request.metric and (request.count or CONDITIONS) < _FEWEST_COVERED:
-                raise UnnError(
-                    f"--metric {metric} needs --count {_FEWEST_COVERED} or more, got {request.count}."
-                )
-        metrics = [metric for metric in request.metric if metric not in coverages]
-        lines: list[str] = []
-        data: dict[str, Any] = {}
-        for number in numbers:
-            now = replace(request.sampling, steps=number, seed=seed)
-            shown = number or self._default_number(run)
-            figures: dict[str, float] = {}
-            entry: dict[str, Any] = {}
-            each: dict[str, list[float]] = {}
-            covered = local = None
-            if metrics:
-                count = request.count or _COMPARED
-                each = compare_with_reference(
-                    self, run.config, run.network, metrics, count, request.draws or _REFERENCED, now
-                )
-                figures |= {name: sum(values) / len(values) for name, values in each.items()}
-                entry["queries"] = each
-            if not set(coverages).isdisjoint(request.metric):
-                count = request.count or CONDITIONS
-                examined = coverage_of(self, run.config, run.network, count, request.draws or _COVERING, now)
-                if "coverage" in request.metric:
-                    covered = examined.probabilities
-                    figures |= {"coverage_error": coverage_error(covered), "coverage_p": uniformity(covered)}
-                if "local-coverage" in request.metric:
-                    generator = torch.Generator().manual_seed(seed_of(seed, 15))
-                    local = local_coverage(examined.probabilities, examined.evidence, generator)
-                    figures |= {"local_coverage_error": local.error, "local_coverage_p": local.p_value}
-            if request.draw is not None:
-                draw_comparison(each, covered, local, request.draw)
-            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
-            data[str(shown or 1)] = {**figures, **entry}
-        if request.draw is not None:
-            lines.append(f"measures drawn in {request.draw}")
-        return Answer(tuple(lines), data)
-
-    def _unit(self, run: Trained) -> str:
-        if isinstance(run.network, CanSolve):
-            return "steps"
-        return "sampling steps" if isinstance(run.network, CanSample) else "iterations"
-
-    def _default_number(self, run: Trained) -> int | None:
-        """Number of sampling steps or rounds of the model; None if it has neither."""
-        if isinstance(run.network, CanSample):
-            sampling = getattr(run.network, "sampling", SamplingOptions())
-            return sampling.steps if isinstance(sampling, SamplingOptions) else None
-        if isinstance(run.network, CanSolve):
-            return int(getattr(run.config.model, "solving_steps", 0)) or None
-        return self.iterations(run)
+        return evaluation_of(self, run, request)
 
     def sample(self, run: Trained, request: Sample) -> Answer:
         """Sample the variables that are not given."""
@@ -733,8 +547,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
         network = run.network
         if not isinstance(network, CanSample):
-            raise UnnError(self._refusal(run, f"has no samples{_instead(network)}", CanSample))
-        self._check_tries(run, request.sampling.tries)
+            raise UnnError(refusal(self, run, f"has no samples{instead(network)}", CanSample))
+        check_tries(self, run, request.sampling.tries)
         if request.trace is not None and not network.has_steps:
             raise UnnError(
                 f"--trace: engine {run.config.engine!r} samples in one step, so there are no steps to "
@@ -788,6 +602,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
     def solve(self, run: Trained, request: Solve) -> Answer:
         """Verified answers to instances, or the best partial ones and what they violate."""
         from ..solver.solve import solve
+        from .solutions import answer_of
 
         if request.draw is not None:
             check_picture(request.draw)
@@ -799,95 +614,10 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             run = self.with_options(run, read_options(configs, request.options))
         network = run.network
         if not isinstance(network, CanSolve):
-            raise UnnError(self._refusal(run, "does not solve", CanSolve))
+            raise UnnError(refusal(self, run, "does not solve", CanSolve))
         given, sizes, count = self.read_instances(run, request.instances)
         solutions = solve(network, given, count=count, options=request.solving, sizes=sizes)
-        instances = [self._instance(run, solutions, k) for k in range(count)]
-        lines: list[str] = []
-        if count <= _SHOWN_INSTANCES:
-            for k in range(count):
-                lines += self._instance_lines(run, solutions, k, count, request.solving.count)
-        number = {name: solutions.outcomes.count(name) for name in ("solved", "unsolved", "impossible")}
-        shown = ", ".join(f"{value} {name}" for name, value in number.items() if value or name == "solved")
-        lines.append(f"{shown} of {count}, {solutions.seconds:.3g} s")
-        if request.draw is not None:
-            lines.append(self._draw_answers(run, solutions, given, request.draw))
-        data = {"instances": instances, **number, "seconds": solutions.seconds}
-        return Answer(tuple(lines), data)
-
-    def _draw_answers(self, run: Trained, solutions: Solutions, given: Given, file: Path) -> str:
-        """Draw the first answers to the instances that have one, and say so in a line."""
-        import torch
-
-        from ..draw import save_figure
-        from ..graph.partial import rows_of
-
-        possible = torch.tensor([outcome != "impossible" for outcome in solutions.outcomes])
-        drawn = (possible & solutions.is_assigned).nonzero()[:, 0]
-        if not len(drawn):
-            return f"nothing is drawn in {file}: no instance has an answer"
-        values = {name: x[drawn] for name, x in solutions.values.items()}
-        count = len(solutions.outcomes)
-        own = {name: rows_of(x, drawn, count) for name, x in given.items()}
-        save_figure(self.picture(run, values, own), file)
-        shown = ", ".join(str(k + 1) for k in drawn[:_DRAWN].tolist())
-        which = "answers" if len(drawn) == count <= _DRAWN else f"answers to instances {shown}"
-        return f"{which} drawn in {file}"
-
-    def _instance(self, run: Trained, solutions: Solutions, k: int) -> dict[str, Any]:
-        """Result of one instance as JSON."""
-        answers = solutions.answers[k]
-        numbers = range(_count(answers) if answers else 0)
-        result: dict[str, Any] = {
-            "outcome": solutions.outcomes[k],
-            "answers": [self.encode(run, {name: x[j] for name, x in answers.items()}) for j in numbers],
-            "tries": int(solutions.tries[k]),
-            "complete": bool(solutions.is_complete[k]),
-        }
-        if solutions.outcomes[k] == "unsolved":
-            best = {name: x[k] for name, x in solutions.values.items()}
-            has_best = bool(solutions.is_assigned[k])
-            result["best"] = self.encode(run, best) if has_best else None
-            result["violations"] = self._violations(run, solutions, k) if has_best else {}
-        if solutions.reasons[k]:
-            result["reason"] = self.explain(run, solutions.reasons[k])
-        return result
-
-    def _instance_lines(
-        self, run: Trained, solutions: Solutions, k: int, count: int, wanted: int
-    ) -> list[str]:
-        """Result of one instance as text, of which some answers are wanted."""
-        title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
-        if solutions.outcomes[k] == "impossible":
-            reason = solutions.reasons[k]
-            why = f"{self.explain(run, reason)} cannot hold" if reason else "the search visited every case"
-            return [*title, f"impossible: {why}", ""]
-        if solutions.outcomes[k] == "unsolved" and not solutions.is_assigned[k]:
-            return [*title, "unsolved; no complete answer within the limits", ""]
-        if solutions.outcomes[k] == "unsolved":
-            violated = self._violations(run, solutions, k)
-            text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())
-            lines = self.describe(run, solutions.values, k)
-            why = f"the best answer violates {text}" if text else "no answer within the limits"
-            return [*title, f"unsolved; {why}", *lines, ""]
-        answers = solutions.answers[k]
-        lines = title
-        for j in range(_count(answers)):
-            lines = [*lines, *self.describe(run, answers, j), ""]
-        if solutions.is_complete[k]:
-            lines = [*lines, "there is no other answer: the search visited every case", ""]
-        elif _count(answers) < wanted:
-            few = (
-                f"{_count(answers)} of the {wanted} answers that were asked for; more --tries may find others"
-            )
-            lines = [*lines, few, ""]
-        return lines
-
-    def _violations(self, run: Trained, solutions: Solutions, k: int) -> dict[str, int]:
-        """Number of violated parts of each violated constraint in the best answer to an instance."""
-        values = {name: x[k : k + 1] for name, x in solutions.values.items()}
-        counts = {c.name: int(c.violations_of(values)) for c in self.graph(run.network).constraints}
-        return {name: number for name, number in counts.items() if number}
+        return answer_of(self, run, solutions, given, request)
 
     def verdict(self, run: Trained, samples: Samples) -> str:
         """Describe in one line how many samples satisfy the constraints."""
@@ -905,111 +635,4 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             UnnError: if the model of the run has no best values; names the engines that do.
         """
         if not isinstance(run.network, CanInfer):
-            raise UnnError(self._refusal(run, f"has no best values{_instead(run.network)}", CanInfer))
-
-    def _check_tries(self, run: Trained, tries: int) -> None:
-        if tries > 1 and not self.graph(run.network).constraints:
-            raise ArgumentError(
-                f"--tries: the graph of problem {self.name!r} has no constraint that a sample could violate."
-            )
-
-    def _refusal(self, run: Trained, what: str, capability: type) -> str:
-        """Why a run does not answer a kind of query, and the engines that do."""
-        queries: dict[type, str] = {CanSample: "sample", CanSolve: "solve"}
-        query = queries.get(capability, "infer")
-        able = []
-        for name in engine_names():
-            # a broken engine must not disable the others
-            with contextlib.suppress(Exception):
-                if query in load_engine(name).answers and self._can_serve(run.config, name):
-                    able.append(name)
-        others = f" Engines of this problem that do: {', '.join(able)}." if able else ""
-        return f"{run.folder}: engine {run.config.engine!r} {what}.{others}"
-
-
-@cache
-def run_config(problem: type[DeclaredProblem], engine: str) -> type:
-    """The configuration of a run: the options of a problem, its engine's as ``model``, and ``training``.
-
-    Raises:
-        UnnError: if the engine is not installed, or an option occurs twice.
-    """
-    options = load_engine(engine).options
-    defaults = problem.defaults.get(engine) or _borrowed_defaults(problem, options)
-    own = {option.name for option in fields(problem.config)}
-    for option in fields(options):
-        if option.name in _TAKEN:
-            raise UnnError(
-                f"engine {engine!r}: the option {option.name!r} is one of training or of a command; give it "
-                "another name."
-            )
-        if option.name in own:
-            raise UnnError(
-                f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename "
-                "one."
-            )
-    for option_name in defaults.problem:
-        if option_name not in own:
-            raise UnnError(
-                f"problem {problem.name!r}: its defaults for engine {engine!r} have an "
-                f"{unknown('option', option_name, own)}"
-            )
-    changed = [
-        (option.name, option.type, field(default=defaults.problem[option.name]))
-        for option in fields(problem.config)
-        if option.name in defaults.problem
-    ]
-    reserved = [option.name for option in fields(problem.config) if option.name in _OF_RUNS]
-    if reserved:
-        raise UnnError(
-            f"problem {problem.name!r}: the option {reserved[0]!r} of {problem.config.__name__} is one of "
-            "every run; give it another name."
-        )
-    made = make_dataclass(
-        problem.config.__name__,
-        [
-            *changed,
-            ("engine", str, field(default=engine)),
-            ("model", options, field(default=defaults.options)),
-            ("training", TrainingConfig, field(default=defaults.training)),
-        ],
-        bases=(problem.config,),
-        frozen=True,
-    )
-    made.__module__ = problem.config.__module__
-    made.__doc__ = (
-        f"{(problem.config.__doc__ or '').rstrip()}\n"
-        f"        engine: Engine of the run; {', '.join(engine_names())}.\n"
-        f"        model: Options of the engine.\n"
-        f"        training: Options of training.\n"
-    )
-    return made
-
-
-def _later_options(engine: str) -> dict[str, Any]:
-    """Options of an engine that runs of earlier versions do not have; none if it is not installed."""
-    try:
-        return _LATER_OPTIONS.get(load_engine(engine).options.__name__, {})
-    except UnnError:
-        return {}
-
-
-def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Defaults:
-    """Defaults of an engine without measured ones: the training of the default engine of the problem, and the
-    engine's own options, except for those that it shares by inheritance with that engine."""
-    first = next(iter(problem.defaults.values()))
-    bases = (base for base in type(first.options).__mro__ if issubclass(options, base))
-    common = next(bases)
-    shared = [option.name for option in fields(common)] if is_dataclass(common) else []
-    return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)
-
-
-def _instead(network: nn.Module) -> str:
-    """The commands that the model of a run does answer, as the end of a refusal."""
-    kinds = {"sample": CanSample, "infer": CanInfer, "solve": CanSolve}
-    commands = [f"unn {name}" for name, kind in kinds.items() if isinstance(network, kind)]
-    return f"; use {' or '.join(commands)}" if commands else ""
-
-
-def _count(values: Mapping[str, Tensor]) -> int:
-    return len(next(iter(values.values())))
+            raise UnnError(refusal(self, run, f"has no best values{instead(run.network)}", CanInfer))
