@@ -152,7 +152,9 @@ def measure(
         return network.loss({"X": batch["X"]}, {"X": batch["given"] > 0})
 
     started = time.process_time()
-    unn.fit(model, values, steps=steps, loss=loss, batch=32, rate=rate, ema=0.99, seed=seed)
+    fitted = unn.fit(model, values, steps=steps, loss=loss, batch=32, rate=rate, ema=0.99, seed=seed)
+    if fitted.interrupted:
+        raise KeyboardInterrupt(f"{name}: interrupted after {len(fitted.losses)} steps; nothing is measured")
     seconds = time.process_time() - started
     grids, given = tested
     evidence = {"X": unn.Partial(one_hot(grids, board.n), given)}

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: training stops after the current step."""
+"""Handling of signals: training stops after the current step."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ terminal sent to all."""
 
 
 class Interrupt:
-    """Context that records SIGINT and SIGTERM; a later second signal has its usual effect at once.
+    """Context that records signals; a later second one has its usual effect at once.
+
+    Args:
+        signals: numbers of the signals; others keep their effect.
 
     Attributes:
         requested: whether a signal was received.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *signals: signal.Signals) -> None:
         self.requested = False
+        self._signals = signals
         self._since = 0.0
         self._handlers: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
         # only the main thread can receive signals
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._signals:
                 self._handlers[number] = signal.signal(number, self._record)
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,7 @@ def fit(
     configuration.
 
     A stopped run resumes from its newest checkpoint and ends with the same numbers as an uninterrupted run.
+    Ctrl-C, and with a folder SIGTERM, stop it after the current step.
 
     Args:
         network: network with initial weights.
@@ -102,7 +104,9 @@ def fit(
         # restores the random state of the caller
         stack.enter_context(torch.random.fork_rng([group.device] if group.device.type == "cuda" else []))
         files = stack.enter_context(RunFiles(folder if group.main else None, warn or _to_stderr))
-        interrupt = stack.enter_context(Interrupt())
+        # without a folder nothing is saved, so that SIGTERM ends the program as it would anywhere
+        signals = (signal.SIGINT,) if folder is None else (signal.SIGINT, signal.SIGTERM)
+        interrupt = stack.enter_context(Interrupt(*signals))
         if isinstance(network, CanLearn) and next(network.parameters(), None) is None:
             return _without_steps(network, task, group, files, report)
         training = _Training(network, task, config, group, files, folder, problem_options, earlier)

@@ -1,5 +1,9 @@
 """unn.fit: the loop behind the command line, for Python."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -194,3 +198,35 @@ def test_draws_of_a_program_take_a_seed_or_a_generator():
             traced.draw(5, seed=wrong)
     with pytest.raises(unn.ObservationError, match="not both"):
         traced.draw(5, torch.Generator(), seed=1)
+
+
+STOPPED = """
+import os, signal, sys, torch, unn
+line = torch.nn.Linear(1, 1)
+
+def loss(net, values):
+    if loss.calls == 20:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    loss.calls += 1
+    return net(values["x"]).square().mean()
+
+loss.calls = 0
+fitted = unn.fit(line, {"x": torch.ones(8, 1)}, steps=10**6, loss=loss)
+print(len(fitted.losses), fitted.interrupted)
+"""
+
+
+def test_ctrl_c_ends_the_training_and_sigterm_the_program():
+    done = {
+        number: subprocess.run(
+            [sys.executable, "-c", STOPPED, str(int(number))],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    steps, interrupted = done[signal.SIGINT].stdout.split()
+    assert 20 < int(steps) < 100 and interrupted == "True"
+    assert (done[signal.SIGTERM].returncode, done[signal.SIGTERM].stdout) == (-signal.SIGTERM, "")

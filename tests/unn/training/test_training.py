@@ -478,7 +478,7 @@ def _usual_interrupt():
 
 @pytest.mark.usefixtures("_usual_interrupt")
 def test_signals_close_together_are_one_request_and_a_later_one_stops_at_once(monkeypatch):
-    with Interrupt() as interrupt:
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
         assert not interrupt.requested
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
