@@ -113,21 +113,35 @@ class Table(Constraint):
         """
         names = [reference.array.name for reference in self.references]
         entries = self._entries(shapes)
+        sizes = [shapes[name][-1] for name in names]
+        numbers = torch.stack([x[:, 0] // size for x, size in zip(entries, sizes, strict=True)], 1)
         # the first column of the node of each column, by assignment
         first = [
             tuple(list(zip(names, row, strict=True)).index(node) for node in zip(names, row, strict=True))
-            for row in torch.stack([x[:, 0] for x in entries], 1).tolist()
+            for row in numbers.tolist()
         ]
+        if not first:
+            return []
+        # an index along the categories may list them in another order
+        categories = torch.stack(
+            [
+                (x[0] % size)[self.allowed[:, k]]
+                for k, (x, size) in enumerate(zip(entries, sizes, strict=True))
+            ],
+            1,
+        )
         tables = []
         for pattern in sorted(set(first)):
             rows = [k for k, own in enumerate(first) if own == pattern]
             columns = sorted(set(pattern))
-            agree = (self.allowed == self.allowed[:, list(pattern)]).all(1)
+            agree = (categories == categories[:, list(pattern)]).all(1)
             tables.append(
                 AllowedCombinations(
                     tuple(names[k] for k in columns),
-                    tuple(entries[k][rows].numpy() for k in columns),
-                    self.allowed[agree][:, columns].numpy(),
+                    tuple(
+                        (numbers[rows, k, None] * sizes[k] + torch.arange(sizes[k])).numpy() for k in columns
+                    ),
+                    categories[agree][:, columns].unique(dim=0).numpy(),
                 )
             )
         return tables

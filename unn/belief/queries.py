@@ -17,6 +17,7 @@ from ..exact.reduction import Reduced, place_probabilities, remaining_tables
 from ..exact.tables import TableEvidence, TableModel
 from ..graph.declaration import Declaration
 from .decoding import best_states
+from .merging import merged
 from .mini_bucket import mini_bucket_bound
 from .options import BeliefOptions
 from .propagation import appearance_probabilities, log_partition, propagate
@@ -84,7 +85,7 @@ def marginals_of_tables(
     options.check("belief")
     evidence, _, batch = prepare_query(model, evidence, None)
     remaining, states = remaining_tables(model, evidence)
-    families, constant = remaining.families, remaining.constant.expand(batch)
+    families, constant = merged(remaining.families), remaining.constant.expand(batch)
     if not families:
         probabilities = place_probabilities(model, evidence, remaining, [], constant > -torch.inf)
         rest = torch.zeros(batch, dtype=torch.float64)
@@ -141,7 +142,8 @@ def upper_bound(
     remaining, states = remaining_tables(model, evidence)
     if not remaining.families:
         return remaining.constant.expand(batch)
-    return remaining.constant + mini_bucket_bound(remaining.families, states, entries)[0].expand(batch)
+    bound, _ = mini_bucket_bound(merged(remaining.families), states, entries)
+    return remaining.constant + bound.expand(batch)
 
 
 def _placed(

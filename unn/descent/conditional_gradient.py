@@ -150,7 +150,9 @@ def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
     # the energy falls without limit in this block
     x = torch.where(_along(lost, x), torch.inf, x)
     slack = 1e-12 if x.dtype == torch.float64 else 1e-6
-    return x, lost | outside | ((residual > tolerance * (1 + _peak(x))) & (drop > slack * (1 + now.abs())))
+    # written so that a drop which is NaN, far along an energy without a minimum, counts too
+    stationary = (residual <= tolerance * (1 + _peak(x))) | (drop <= slack * (1 + now.abs()))
+    return x, lost | outside | ~stationary
 
 
 def _step(

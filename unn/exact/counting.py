@@ -1,4 +1,4 @@
-"""Tables of constraints that count: of 0 and 1 over all nodes of a group, or a chain of counters."""
+"""Tables of constraints: of 0 and 1 over all nodes of a group or of a combination, or a chain of counters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import torch
 from torch import Tensor
 
 from ..graph.factor import Constraint
+from ..graph.groups import AllowedCombinations
 from .nodes import Nodes
 from .tables import Family
 
 _DIRECT = 4096
-"""Largest number of entries of a table of one counted group; larger groups are chains of counters."""
+"""Largest number of entries of a table of one group or combination; larger groups are chains of counters."""
 
 
 def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: list[str]) -> list[Family]:
-    """Tables of 0 and 1 of the groups of a constraint; counters are added to the variables."""
+    """Tables of 0 and 1 of the combinations or groups of a constraint; counters are added to the
+    variables."""
     shapes = {name: nodes.shapes[name] for name in factor.variables}
+    listed = factor.combinations(shapes)
+    if listed and all(math.prod(x.shape[1] for x in own.entries) <= _DIRECT for own in listed):
+        return [_listed_family(nodes, own) for own in listed]
     families = []
     for part in factor.groups(shapes):
         node_parts, state_parts = [], []
@@ -42,6 +47,16 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
         for family, own_states in _distinct_groups(scopes, counted, states):
             families += _count_families(family, own_states, part.lower, upper, states, names, factor.name)
     return families
+
+
+def _listed_family(nodes: Nodes, table: AllowedCombinations) -> Family:
+    """One table for each assignment of nodes: 1 at the allowed combinations."""
+    owners = [nodes.ranges[name] for name in table.names]
+    scopes = [own.first + x[:, 0] // own.states for own, x in zip(owners, table.entries, strict=True)]
+    logs = torch.full([own.states for own in owners], -torch.inf, dtype=torch.float64)
+    logs[tuple(torch.from_numpy(table.allowed).T)] = 0
+    scope = torch.from_numpy(np.stack(scopes, 1))
+    return Family(scope, logs.expand(len(scope), 1, *logs.shape))
 
 
 def _distinct_groups(scopes: Tensor, counted: Tensor, states: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

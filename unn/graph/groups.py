@@ -32,8 +32,9 @@ class AllowedCombinations:
     Attributes:
         names: variable of each node of an assignment, one for every column.
         entries: for each column, flat indices of the entries of its node among those of one batch element,
-            shape ``(assignments, categories)``. The nodes of an assignment differ.
-        allowed: category of every column, shape ``(combinations, columns)``.
+            one for each category in their order, shape ``(assignments, categories)``. The nodes of an
+            assignment differ.
+        allowed: category of every column, shape ``(combinations, columns)``; combinations differ.
     """
 
     names: tuple[str, ...]

@@ -216,3 +216,28 @@ def test_what_is_no_list_of_combinations_is_refused(allowed):
     X = g.variable("X", "node | value", unn.Entropy())
     with pytest.raises(unn.DeclarationError, match="table"):
         Table(X["n v"], X["n+1 w"], allowed=allowed)
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.integers(0, 2), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(0, 10_000),
+)
+@settings(max_examples=40, deadline=None)
+def test_categories_may_be_looked_up_and_a_node_may_occur_twice(nodes, listed, shifted, seed):
+    pairs = list(itertools.product(range(len(listed)), range(3)))
+    chosen = torch.rand(len(pairs), generator=torch.Generator().manual_seed(seed)) < 0.5
+    g = unn.FactorGraph("listed", n=nodes, v=3)
+    X = g.variable("X", "n | v", unn.Entropy())
+    g.index("list", "c", listed, into="v")
+    allowed = [pair for pair, flag in zip(pairs, chosen.tolist(), strict=True) if flag] or pairs[:1]
+    g.factor(Table(X["i list[v]"], X["i+1 w"] if shifted else X["i w"], allowed=allowed))
+    rows = torch.eye(3)[torch.tensor(list(itertools.product(range(3), repeat=nodes)))]
+    count = int((g.constraints[0].violations_of({"X": rows}) == 0).sum())
+    total = unn.exact.log_partition(g, semiring="count").exp()
+    assert float(total) == pytest.approx(count)
+    answers = unn.solve(
+        unn.Search(g, SearchOptions(mode="depth-first")), {}, options=unn.SolvingOptions(count=30)
+    ).answers[0]
+    assert (len(answers["X"]) if answers else 0) == count

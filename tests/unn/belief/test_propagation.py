@@ -6,9 +6,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import AllDifferent, Cardinality, Different, Multilinear
+from factors import AllDifferent, Cardinality, Different, Multilinear, Table
 from unn.belief import BeliefOptions
 from unn.belief.engine import BeliefEngine
+from unn.belief.merging import merged
 from unn.belief.model import BeliefModel
 from unn.belief.propagation import appearance_probabilities
 from unn.errors import ArgumentError, DeclarationError, ObservationError
@@ -310,3 +311,54 @@ def test_best_values_of_a_row_do_not_depend_on_ties_in_others():
     values = unn.belief.marginals(g, {"S": row}, options=MAX_PRODUCT)["S"]
     assert values[1].tolist() == [-1, 1, -1, 1]
     assert float(g.energy({"S": values.float()})[0]) == -3
+
+
+@st.composite
+def repeated(draw):
+    """Trees whose edges and nodes have several factors: tables of all pairs, of allowed pairs, of counts."""
+    nodes, states = draw(st.integers(2, 4)), draw(st.integers(2, 3))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    g = unn.FactorGraph("repeated", node=nodes, state=states, edge=nodes - 1)
+    s = g.variable("s", "node | state", unn.Entropy())
+    parents = [draw(st.integers(0, k - 1)) for k in range(1, nodes)]
+    g.index("above", "edge", parents, into="node")
+    g.index("below", "edge", list(range(1, nodes)), into="node")
+    above, below = s["above[e] i"], s["below[e] j"]
+    for name in "TU":
+        values = torch.randn(states, states, generator=generator)
+        g.factor(Multilinear(g.constant(name, "state other", values)["i j"], above, below))
+    pairs = [(a, b) for a in range(states) for b in range(states)]
+    allowed = draw(st.lists(st.sampled_from(pairs), min_size=1, unique=True))
+    g.factor(Table(below, s["above[e] k"], allowed=[(b, a) for a, b in allowed]))
+    b = torch.randn(nodes, states, generator=generator)
+    g.factor(Multilinear(g.constant("b", "node state", b)["n i"], s["n i"]))
+    return g
+
+
+@given(repeated(), st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_several_factors_of_the_same_nodes_are_no_loop(g, seed):
+    given_ = evidence(g, seed)
+    total, answer = unn.exact.log_partition(g, given_), unn.belief.marginals(g, given_)
+    torch.testing.assert_close(answer.log_partition, total, rtol=0, atol=1e-6)
+    possible = total > -torch.inf
+    assume(bool(possible.any()))
+    exact = unn.exact.marginals(g, given_)["s"]
+    torch.testing.assert_close(answer["s"][possible], exact[possible], rtol=0, atol=1e-6)
+    best = unn.belief.marginals(g, given_, options=BeliefOptions("max-product"))["s"]
+    weights = [
+        unn.exact.log_partition(g, {"s": x[possible]}) for x in (best, unn.exact.best_values(g, given_)["s"])
+    ]
+    torch.testing.assert_close(*weights)
+
+
+def test_a_table_within_another_multiplies_into_it_in_the_order_of_its_axes():
+    generator = torch.Generator().manual_seed(0)
+    logs = {k: torch.randn(1, 1, *[2, 3, 4][:k], generator=generator).double() for k in (1, 2, 3)}
+    small = Family(torch.tensor([[2, 0]]), torch.randn(1, 1, 4, 2, generator=generator).double())
+    families = [Family(torch.tensor([list(range(k))]), x) for k, x in logs.items()]
+    one, wide = sorted(merged([families[2], small, families[1], families[0]]), key=lambda f: len(f.states))
+    assert one.scopes.tolist() == [[0]] and torch.equal(one.logs, logs[1])
+    expected = logs[3] + logs[2][..., None] + small.logs[0, 0].T[:, None]
+    torch.testing.assert_close(wide.logs, expected)
+    assert wide.scopes.tolist() == [[0, 1, 2]]
