@@ -16,10 +16,11 @@ EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3), (2, 4)]
 NODES = 5
 
 
-def graph(connected=True):
+def graph(connected=True, entropy=None):
     g = unn.FactorGraph("roads", node=NODES, edge=len(EDGES))
-    used = g.variable("used", "edge", unn.BinaryEntropy())
-    visited, ends = (g.variable(name, "node", unn.BinaryEntropy()) for name in ("visited", "ends"))
+    entropy = entropy or unn.BinaryEntropy()
+    used = g.variable("used", "edge", entropy)
+    visited, ends = (g.variable(name, "node", entropy) for name in ("visited", "ends"))
     for name, numbers in zip(("src", "dst"), zip(*EDGES, strict=True), strict=True):
         g.index(name, "edge", list(numbers), into="node")
     g.factor(Path(used["e"], visited["src[e]"], visited["dst[e]"], ends["n"]))
@@ -50,13 +51,7 @@ def path_values(generator):
 
 
 def test_paths_of_spins_are_those_of_bits():
-    spins = unn.FactorGraph("spins", node=NODES, edge=len(EDGES))
-    used = spins.variable("used", "edge", unn.SignedEntropy())
-    visited, ends = (spins.variable(name, "node", unn.SignedEntropy()) for name in ("visited", "ends"))
-    for name, numbers in zip(("src", "dst"), zip(*EDGES, strict=True), strict=True):
-        spins.index(name, "edge", list(numbers), into="node")
-    spins.factor(Path(used["e"], visited["src[e]"], visited["dst[e]"], ends["n"]))
-    spins.factor(Connected(used["e"], visited["src[e]"], visited["dst[e]"]))
+    spins = graph(entropy=unn.SignedEntropy())
     generator = torch.Generator().manual_seed(0)
     values = values_of(simple_paths()[:20])
     flipped = {name: (x + (torch.rand(x.shape, generator=generator) < 0.1)) % 2 for name, x in values.items()}
