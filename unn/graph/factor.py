@@ -323,7 +323,8 @@ class Constraint(Factor):
     def groups(self, shapes: Shapes) -> list[CountGroups]:
         """Groups of entries of which a number within bounds is one; none by default.
 
-        They define the constraint where it is a count: exact marginals and solvers are derived from them.
+        They define the constraint where it is a count: exact marginals and solvers are derived from them. A
+        constraint with ``is_counted`` and without groups always holds.
 
         Args:
             shapes: shapes of all arrays without batch axes, by name.
@@ -332,7 +333,10 @@ class Constraint(Factor):
 
     @property
     def is_counted(self) -> bool:
-        """Whether groups define the constraint; at some sizes there may be none, so that it always holds."""
+        """Whether groups define the constraint, by default if the class has them.
+
+        A class whose declarations are not all counts overrides it. At some sizes there may be no groups.
+        """
         return type(self).groups is not Constraint.groups
 
     def combinations(self, shapes: Shapes) -> list[AllowedCombinations]:

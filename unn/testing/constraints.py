@@ -120,6 +120,30 @@ class ConstraintContract(ABC):
                     f"{len(whole)}"
                 )
 
+    def test_groups_hold_exactly_where_nothing_is_violated(self) -> None:
+        for seed in range(_DRAWS):
+            g, satisfying, generator = self._case(seed)
+            values = _changed(g, satisfying, generator)
+            ones = {name: (x > 0.5).flatten(1).long() for name, x in values.items()}
+            for factor in g.constraints:
+                if not factor.is_counted:
+                    continue
+                violated = factor.violations_of(values) > 0
+                broken = torch.zeros_like(violated)
+                for part in factor.groups({name: tuple(x.shape[1:]) for name, x in values.items()}):
+                    count = torch.stack(
+                        [ones[n][:, torch.from_numpy(x)].sum(2) for n, x in part.entries.items()]
+                    ).sum(0)
+                    above = count > part.upper if part.upper is not None else count < 0
+                    broken = broken | ((count < part.lower) | above).any(1)
+                wrong = (broken != violated).nonzero().flatten()
+                assert not len(wrong), (
+                    f"{_where(factor)}: in batch element {int(wrong[0])} its groups "
+                    f"{'do not hold' if bool(broken[wrong[0]]) else 'hold'}, with "
+                    f"{int(factor.violations_of(values)[wrong[0]])} violations; they define the constraint "
+                    "where is_counted is true"
+                )
+
     def test_penalties_are_smallest_where_nothing_is_violated(self) -> None:
         for seed in range(_DRAWS):
             g, satisfying, generator = self._case(seed)

@@ -264,3 +264,19 @@ def test_loss_of_all_different_wants_each_value_where_there_are_as_many_nodes_as
     assert torch.autograd.grad(loss.sum(), undecided)[0].abs().sum().item() == 2 * 3 * least * nodes
     decided = torch.eye(3)[:nodes][None]
     assert unn.constraint_loss(g, {"X": decided}).item() == 0
+
+
+class WithoutGroups(Cardinality):
+    """Counts, of which no group says anything."""
+
+    def groups(self, shapes):
+        return []
+
+
+def test_groups_that_do_not_define_a_counted_constraint_break_its_contract():
+    contract = constraint_contract(
+        lambda: bits_graph(lambda x: WithoutGroups(x["r c"], each="r", equals=2)),
+        counted(lambda x: Cardinality(x["r c"], each="r", equals=2)),
+    )()
+    with pytest.raises(AssertionError, match="groups hold, with .* violations"):
+        contract.test_groups_hold_exactly_where_nothing_is_violated()
