@@ -78,7 +78,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
             TrainingConfig(steps=50, evaluate_every=50, batch=64, rate=2e-2, clip=1.0),
         ),
         "recurrent": Defaults(
-            RecurrentOptions(width=64, recurrences=16, solving_steps=32, dropout=0.0),
+            RecurrentOptions(width=64, recurrences=16, solving_steps=32, dropout=0.0, position_deviation=0.2),
             TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=2e-3, clip=1.0, ema=0.99),
         ),
         "search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000)),
