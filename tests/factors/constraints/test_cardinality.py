@@ -116,7 +116,7 @@ def test_values_of_as_many_nodes_as_categories_occur_exactly_once():
 
 
 @given(st.integers(1, 3), st.lists(st.integers(0, 2), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_only_the_values_that_an_index_reaches_differ(nodes, reached):
     g = unn.FactorGraph("some", node=nodes, value=3)
     X = g.variable("X", "node | value", unn.Entropy())

@@ -336,7 +336,7 @@ def repeated(draw):
 
 
 @given(repeated(), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_several_factors_of_the_same_nodes_are_no_loop(g, seed):
     given_ = evidence(g, seed)
     total, answer = unn.exact.log_partition(g, given_), unn.belief.marginals(g, given_)

@@ -216,6 +216,7 @@ print(len(fitted.losses), fitted.interrupted)
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_training_and_sigterm_the_program():
     done = {
         number: subprocess.run(
