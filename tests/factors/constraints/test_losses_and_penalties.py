@@ -403,6 +403,7 @@ def test_a_relaxed_declaration_unrolls_into_a_network():
     assert log_weight.grad < 0
 
 
+@pytest.mark.slow
 def test_factorisations_are_mostly_recovered_from_rounded_values():
     # 44 of 50 with weight 16 are within the tolerance of the constraint once A is fitted to the rounded R
     g = factorisation("binary", False)

@@ -85,6 +85,7 @@ def test_a_program_that_has_changed_is_not_taken_for_the_one_that_was_trained(pr
         assert "program.py" in message and "changed since the run was" in message and str(run) in message
 
 
+@pytest.mark.slow
 def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0

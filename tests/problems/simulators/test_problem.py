@@ -28,6 +28,7 @@ def train(folder, *options):
     assert main(["train", "simulators", *TINY, "--folder", str(folder), "--quiet", *options]) == 0
 
 
+@pytest.mark.slow
 def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
     train(tmp_path / "run", "--simulator", "two-moons")
     capsys.readouterr()

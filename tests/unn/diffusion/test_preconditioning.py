@@ -98,6 +98,7 @@ def untrained(traced, **options):
     return model.eval()
 
 
+@pytest.mark.slow
 def test_a_network_that_corrects_nothing_samples_gaussian_conditionals_and_has_their_density():
     traced = trace(chain)
     model = untrained(traced)

@@ -286,6 +286,7 @@ def enumerated(model):
     return grid.view(-1, 2, 2), each.mean(1)
 
 
+@pytest.mark.slow
 def test_importance_sampling_gives_the_probabilities_of_all_images_and_samples_have_them(tiny):
     grid, p = enumerated(tiny)
     estimate = tiny.log_likelihood({"x": grid}, 2000, generator=torch.Generator().manual_seed(0))
