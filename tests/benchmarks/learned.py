@@ -108,6 +108,8 @@ METHODS: dict[str, RecurrentOptions | SolverOptions] = {
         RECURRENT, constraint_weight=0.1, labelled_share=0.1
     ),
     "recurrent, random positions": PLACED,
+    "recurrent, random positions of deviation 0.02": replace(PLACED, position_deviation=0.02),
+    "recurrent, random positions of deviation 1": replace(PLACED, position_deviation=1.0),
     "recurrent, random positions, constraint loss": replace(PLACED, constraint_weight=1.0),
     "recurrent, random positions, constraint loss of weight 0.1, a tenth of the labels": replace(
         PLACED, constraint_weight=0.1, labelled_share=0.1
