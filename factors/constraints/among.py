@@ -23,7 +23,7 @@ from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
 from .cardinality import bounds_of, condition_of
-from .ones import shares_of_ones
+from .ones import binary_ones, shares_of_ones
 
 Numbers = NDArray[np.int64]
 
@@ -107,8 +107,7 @@ class Among(Constraint):
     def violations_of(self, values: Values) -> Tensor:
         """Number of groups with a wrong count of entries above one half, or of spins above 0, shape
         ``(batch,)``."""
-        binary = {name: (x > 0.5).double() for name, x in shares_of_ones(self, values).items()}
-        return batch_sum((self._distances(self._sums(binary)) != 0).long())
+        return batch_sum((self._distances(self._sums(binary_ones(self, values))) != 0).long())
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of the soft count of each group from its bounds, shape ``(batch, groups)``."""

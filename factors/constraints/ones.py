@@ -29,3 +29,8 @@ def shares_of_ones(factor: Factor, values: Values) -> dict[str, Tensor]:
         for name, array in arrays.items()
         if name in values
     }
+
+
+def binary_ones(factor: Factor, values: Values) -> dict[str, Tensor]:
+    """Values of the variables of a factor rounded to 0 and 1, in float64: bits at one half, spins at 0."""
+    return {name: (x > 0.5).double() for name, x in shares_of_ones(factor, values).items()}

@@ -15,7 +15,7 @@ from unn.graph.views import checked_views
 from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
-from .ones import shares_of_ones
+from .ones import binary_ones, shares_of_ones
 
 
 class Incidence(Constraint):
@@ -119,8 +119,7 @@ class Path(Incidence):
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of nodes with a wrong degree, shape ``(batch,)``."""
-        binary = {name: (x > 0.5).double() for name, x in shares_of_ones(self, values).items()}
-        return batch_sum((self._excess(binary) != 0).long())
+        return batch_sum((self._excess(binary_ones(self, values)) != 0).long())
 
     def part_losses(self, values: Values) -> Tensor:
         """(degree - 2 visited + end)^2 of each node, shape ``(batch, nodes)``."""

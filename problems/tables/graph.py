@@ -87,7 +87,7 @@ def declare(model: ModelFile) -> unn.FactorGraph:
         g.variable(name, f"states{len(states)}", unn.Entropy())
         for name, states in zip(names, model.states, strict=True)
     ]
-    for number, (scope, weights) in enumerate(zip(model.scopes, model.weights, strict=True)):
+    for number, (scope, weights) in enumerate(zip(model.scopes, model.potentials, strict=True)):
         if len(scope) > len(_LETTERS):
             raise DataError(
                 f"{model.name}: table {number} has {len(scope)} variables, more than {len(_LETTERS)}."

@@ -22,7 +22,7 @@ from ..errors import DeclarationError, UnnError, unknown
 from .capabilities import check_tries, instead, refusal
 from .evaluate import Evaluate
 from .evaluations import TEST_SEED, evaluation_of
-from .options import check_picture, read_options
+from .options import DRAWN, check_picture, read_options
 from .problem import HasBaselines, Problem, Sampleable, Solvable, Trained
 from .run_options import Defaults, later_options, run_config
 from .sample import Sample
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 Masks = Mapping[str, "Tensor"]
 """Masks of observed nodes by variable, boolean, shape ``(count or 1, *node axes)``."""
-
-_DRAWN = 8
-"""Maximum number of samples or steps in a picture."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +332,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
         rows = [
             {name: x[k] for name, x in values.items()}
-            for k in range(min(_DRAWN, len(next(iter(values.values())))))
+            for k in range(min(DRAWN, len(next(iter(values.values())))))
         ]
         names = [str(k + 1) for k in range(len(rows))]
         return draw_values(
@@ -580,8 +577,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             lines.append(f"samples drawn in {request.draw}")
         if request.trace is not None and steps:
             shown = steps
-            if len(steps) > _DRAWN:
-                shown = [steps[round(k * (len(steps) - 1) / (_DRAWN - 1))] for k in range(_DRAWN)]
+            if len(steps) > DRAWN:
+                shown = [steps[round(k * (len(steps) - 1) / (DRAWN - 1))] for k in range(DRAWN)]
             names = [f"step {k + 1}" for k, _ in shown]
             blocks = self.blocks(run.config)
             picture = draw_values(

@@ -20,6 +20,9 @@ RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Folder of a run
 
 MOST_ROUNDS = 100_000
 
+DRAWN = 8
+"""Maximum number of samples, answers or steps in a picture."""
+
 
 def shows_progress(json: bool, quiet: bool) -> bool:
     """Whether to show a progress bar: only on a terminal, without ``--json`` and ``--quiet``."""

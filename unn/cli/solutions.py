@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .options import DRAWN
 from .problem import Trained
 from .verb import Answer
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 _SHOWN_INSTANCES = 20
 """Largest number of instances that are printed one by one."""
-
-_DRAWN = 8
-"""Maximum number of answers in a picture."""
 
 
 def answer_of(
@@ -69,8 +67,8 @@ def _draw_answers(
     count = len(solutions.outcomes)
     own = {name: rows_of(x, drawn, count) for name, x in given.items()}
     save_figure(problem.picture(run, values, own), file)
-    shown = ", ".join(str(k + 1) for k in drawn[:_DRAWN].tolist())
-    which = "answers" if len(drawn) == count <= _DRAWN else f"answers to instances {shown}"
+    shown = ", ".join(str(k + 1) for k in drawn[:DRAWN].tolist())
+    which = "answers" if len(drawn) == count <= DRAWN else f"answers to instances {shown}"
     return f"{which} drawn in {file}"
 
 

@@ -47,17 +47,24 @@ class ModelFile:
     _models: list[TableModel] = field(default_factory=list, repr=False)
 
     @property
+    def potentials(self) -> list[NDArray[np.float64]]:
+        """The weights for inference: those of the file, with rounded rows divided by their sums."""
+        if not self.rounded:
+            return list(self.weights)
+        return [weights / weights.sum(-1, keepdims=True) for weights in self.weights]
+
+    @property
     def model(self) -> TableModel:
         """The tables for inference; made once."""
         if not self._models:
             groups: dict[tuple[int, ...], list[int]] = {}
-            for number, own in enumerate(self.weights):
-                groups.setdefault(own.shape, []).append(number)
+            potentials = self.potentials
+            for number, weights in enumerate(potentials):
+                groups.setdefault(weights.shape, []).append(number)
             families = []
             with np.errstate(divide="ignore"):
                 for numbers in groups.values():
-                    weights = np.stack([self.weights[k] for k in numbers])
-                    logs = np.log(weights / weights.sum(-1, keepdims=True) if self.rounded else weights)
+                    logs = np.log(np.stack([potentials[k] for k in numbers]))
                     scopes = torch.tensor([self.scopes[k] for k in numbers], dtype=torch.long)
                     families.append(Family(scopes.view(len(numbers), -1), torch.from_numpy(logs)[:, None]))
             sizes = tuple(map(len, self.states))

@@ -100,3 +100,13 @@ def test_empty_files_and_names_of_the_declaration_are_no_surprise(tmp_path: Path
         read("nonsense", "bad.bif")
     g = declare(read(SPRINKLER.replace("rain", "table0"), "sprinkler.BIF"))
     assert next(iter(g.variables)) == "v0"
+
+
+def test_a_declared_network_with_rounded_rows_is_that_of_its_file() -> None:
+    text = (
+        "network n { }\nvariable A { type discrete [2] { no, yes }; }\n"
+        "probability ( A ) { table 0.3, 0.7; }\nvariable B { type discrete [3] { x, y, z }; }\n"
+        "probability ( B | A ) { (no) 0.333, 0.333, 0.333; (yes) 0.167, 0.167, 0.667; }\n"
+    )
+    probabilities = unn.exact.marginals(declare(read(text, "rounded.bif")))["A"][0].double()
+    torch.testing.assert_close(probabilities, torch.tensor([0.3, 0.7]).double(), rtol=0, atol=1e-6)
