@@ -102,7 +102,7 @@ def _with_graph(total: Tensor, model: TableModel) -> Tensor:
         return total
     for family in model.families:
         if family.logs.requires_grad:
-            total = total + family.logs.flatten()[:0].sum()
+            total = total + family.logs.flatten()[:0].sum().to(total)
     return total
 
 
@@ -173,7 +173,7 @@ def table_marginals(
         families = tuple(
             replace(family, logs=leaf) for family, leaf in zip(model.families, leaves, strict=True)
         )
-        copy = TableModel(model.states, families, model.names, model.name, model.plans)
+        copy = replace(model, families=families)
         total = log_partition(copy, evidence, options)
         possible = total > -torch.inf
         if not leaves or not total.requires_grad:
@@ -301,7 +301,7 @@ def sample(
     most = max((choices(part.reduced.plan) for part in parts if part.reduced.plan is not None), default=0)
     uniforms = torch.rand(batch, count, 1 + most, dtype=torch.float64, generator=generator)
     which = drawn(uniforms, False)(share, 0)[0]
-    result = torch.zeros(batch, count, len(model.states), dtype=torch.long, device=evidence.values.device)
+    result = torch.zeros(batch, count, len(model.states), dtype=torch.long, device=model.device)
     for number, part in enumerate(parts):
         if len(parts) > 1 and not bool((which == number).any()):
             continue
@@ -424,8 +424,8 @@ def _lifted_marginals(model: TableModel, evidence: TableEvidence, options: Exact
         placed = place_probabilities(own, observed, reduced, parts, total > -torch.inf)
         answers.append(Marginals(total, placed))
     return Marginals(
-        torch.cat([answer.log_partition for answer in answers]),
-        torch.cat([answer.probabilities for answer in answers]),
+        torch.cat([answer.log_partition for answer in answers]).to(model.device),
+        torch.cat([answer.probabilities for answer in answers]).to(model.device),
     )
 
 
@@ -472,7 +472,7 @@ def _k_best_of_row(
     model: TableModel, k: int, evidence: TableEvidence, count: int, best: Best
 ) -> tuple[Tensor, Tensor]:
     """States of shape ``(k, variables)`` and logarithms of weights, for one row of evidence."""
-    values, weights = best(model, evidence)
+    values, weights = (x.cpu() for x in best(model, evidence))
     free = (evidence.values[0, :count] < 0).nonzero()[:, 0].tolist()
     # parts of the space by the weight of their best values, with the first variable in which they may differ
     parts = [(-float(weights[0]), 0, 0, values[0])]
@@ -496,11 +496,12 @@ def _k_best_of_row(
                     starts.append(position + 1)
         if place + 1 < k and rows:
             scores = {v: x.expand(len(rows), -1) for v, x in evidence.scores.items()}
-            candidates, theirs = best(model, TableEvidence(torch.stack(rows), scores))
+            answers = best(model, TableEvidence(torch.stack(rows), scores))
+            candidates, theirs = (x.cpu() for x in answers)
             for start, weight, own in zip(starts, theirs.tolist(), candidates, strict=True):
                 number += 1
                 heapq.heappush(parts, (-weight, number, start, own))
-    return states, logs
+    return states.to(model.device), logs.to(model.device)
 
 
 def _sample(model: TableModel, part: Condition, batch: int, count: int, uniforms: Tensor) -> Tensor:

@@ -230,7 +230,8 @@ class Nodes:
         """
         result = {}
         for name, own in self.ranges.items():
-            x = own.values_of_states()[states[..., own.first : own.first + own.nodes]]
+            of_states = own.values_of_states().to(states.device)
+            x = of_states[states[..., own.first : own.first + own.nodes]]
             result[name] = x.reshape(*states.shape[:-1], *own.node_shape, *own.feature_shape)
         return result
 
@@ -248,7 +249,7 @@ def check_mapping(what: str, mapping: object) -> None:
 
 
 def on_cpu(values: Mapping[str, _Evidence]) -> dict[str, _Evidence]:
-    """Values by name on the CPU, where exact inference computes whatever the device of the graph is."""
+    """Values by name on the CPU, where exact inference reads them whatever the device of the graph is."""
     return moved(values, torch.device("cpu"))
 
 

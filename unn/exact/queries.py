@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..descent.checks import given_array
 from ..errors import ArgumentError, DeclarationError, ObservationError, whole_number
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
+from ..graph.devices import device_of
 from ..graph.partial import Partial
 from . import inference, structures
 from .conditioning import Cost
@@ -272,13 +273,23 @@ def tables_of(
     reason = refusal_of_variables(graph)
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
-    return query_of(graph, given, sizes, scores)
+    return _query_on_cpu(graph, given, sizes, scores)
 
 
 def query_of(
     graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
 ) -> Query:
-    """Nodes, tables and evidence of a query, for ``structures``; errors as for ``tables_of``."""
+    """Nodes, tables and evidence of a query, for ``structures``; errors as for ``tables_of``.
+
+    Tables are multiplied on the device of the graph, unless some of its variables are structured.
+    """
+    nodes, model, evidence = _query_on_cpu(graph, given, sizes, scores)
+    return nodes, model if nodes.structured else replace(model, device=device_of(graph)), evidence
+
+
+def _query_on_cpu(
+    graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
+) -> Query:
     for what, mapping in (("evidence", given), ("scores", scores), ("sizes", sizes)):
         check_mapping(what, mapping)
     given, scores = on_cpu(given or {}), on_cpu(scores or {})

@@ -26,8 +26,9 @@ class Reduced:
     """A model after evidence and zeros, with its plan.
 
     Attributes:
-        families: tables over the variables that remain, which are numbered anew.
-        constant: logarithm of the weights without a variable, shape ``(batch or 1,)``.
+        families: tables over the variables that remain, which are numbered anew; their logarithms on the
+            device of the model.
+        constant: logarithm of the weights without a variable, shape ``(batch or 1,)``; on that device too.
         remaining: variables of the model that remain.
         domain: mask of the states that remain, shape ``(variables, most states)``.
         plan: compiled tree; None if no variable remains.
@@ -43,9 +44,10 @@ class Reduced:
 def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) -> Reduced:
     """Absorb evidence, drop states that zeros exclude, and compile a plan for what remains."""
     reduced, sizes = remaining_tables(model, evidence)
-    if not reduced.families:
+    families = [replace(family, logs=family.logs.to(model.device)) for family in reduced.families]
+    reduced = replace(reduced, families=families, constant=reduced.constant.to(model.device))
+    if not families:
         return reduced
-    families = reduced.families
     digits = (max(f.logs.shape[1] for f in families).bit_length() - 1) // _BATCH_BITS
     batch = 2 ** (_BATCH_BITS * digits)
     key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options, batch)
@@ -130,8 +132,8 @@ def place_probabilities(
         parts: remaining variables and their probabilities, shape ``(variables, batch or 1, states)``.
         possible: mask of the batch elements with values that agree with the evidence.
     """
-    values = evidence.values
-    device = values.device
+    device = possible.device
+    values, domain, remaining = (x.to(device) for x in (evidence.values, reduced.domain, reduced.remaining))
     most = max(model.states, default=1)
     batch = max(len(values), len(possible), *(p.shape[1] for _, p in parts), 1)
     # the batch is the last axis in memory, as in the sweeps
@@ -140,13 +142,13 @@ def place_probabilities(
     known = fixed.nonzero()[:, 0]
     ones = torch.nn.functional.one_hot(values[:, known].clamp(min=0), most).double()
     result[known] = ones.permute(1, 2, 0).expand(-1, -1, batch)
-    single = (~fixed & ~reduced.remaining).nonzero()[:, 0]
+    single = (~fixed & ~remaining).nonzero()[:, 0]
     # variables with one state left; none at all only where nothing is possible
-    result[single] = reduced.domain[single].double()[..., None].expand(-1, -1, batch)
-    numbers = reduced.remaining.nonzero()[:, 0]
+    result[single] = domain[single].double()[..., None].expand(-1, -1, batch)
+    numbers = remaining.nonzero()[:, 0]
     for variables, probabilities in parts:
         own = numbers[variables.to(device)]
-        places = reduced.domain[own].nonzero()[:, 1].view(len(own), -1)
+        places = domain[own].nonzero()[:, 1].view(len(own), -1)
         first, count = int(own[0]), places.shape[1]
         if bool((own.diff() == 1).all()) and bool((places == torch.arange(count, device=device)).all()):
             # neighbours, of which no state is excluded
@@ -170,13 +172,14 @@ def place_states(
         batch: batch size.
         count: number of assignments.
     """
-    values = evidence.values
-    first = reduced.domain.to(torch.uint8).argmax(1)
+    device = reduced.constant.device
+    values, domain = evidence.values.to(device), reduced.domain.to(device)
+    first = domain.to(torch.uint8).argmax(1)
     known = torch.where(values >= 0, values, first)
     result = known[:, None].expand(batch, count, -1).clone()
     if states is not None:
-        numbers = reduced.remaining.nonzero()[:, 0]
+        numbers = reduced.remaining.nonzero()[:, 0].to(device)
         # place of the k-th state that remains
-        places = (~reduced.domain[numbers]).to(torch.uint8).argsort(dim=1, stable=True)
-        result[..., numbers] = places.T[states, torch.arange(len(numbers), device=states.device)]
+        places = (~domain[numbers]).to(torch.uint8).argsort(dim=1, stable=True)
+        result[..., numbers] = places.T[states, torch.arange(len(numbers), device=device)]
     return result

@@ -52,6 +52,7 @@ class TableModel:
         families: tables.
         names: names of the variables, for messages; their numbers by default.
         name: name of the model, for messages.
+        device: where tables are multiplied and answers are; scopes and evidence stay on the CPU.
 
     Raises:
         ArgumentError: for tables that do not fit the variables, or weights that are NaN or +inf.
@@ -62,6 +63,7 @@ class TableModel:
     names: tuple[str, ...] = ()
     name: str = "tables"
     plans: BoundedCache[object, Plan] = field(default_factory=lambda: BoundedCache(_PLANS), repr=False)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         if not self.names:

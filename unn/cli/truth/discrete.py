@@ -86,7 +86,7 @@ def discrete_truth(
             hidden[:, own.first : own.first + own.nodes] = False
     if not bool(hidden.any()):
         return None
-    means = {name: x.expand(count, *x.shape[1:]) for name, x in exact.means.items()}
+    means = {name: x.cpu().expand(count, *x.shape[1:]) for name, x in exact.means.items()}
     return DiscreteTruth(nodes, hidden, _probabilities(nodes, means, hidden))
 
 
