@@ -89,7 +89,7 @@ class FactorGraph(Declaration):
         return total_energy(terms)
 
     def boundedness(self, given: Collection[str] = ()) -> Boundedness:
-        """Decide whether the energy is bounded below when ``given`` are observed.
+        """Decide whether the energy, without dropout, is bounded below when ``given`` are observed.
 
         Args:
             given: names of observed variables and constants, in a list, tuple or set.

@@ -36,7 +36,7 @@ class Contraction:
     Attributes:
         factor: spectral radius of the gains. Below 1 the energy is strongly convex: there is one fixed point,
             every order of exact updates converges to it, and rounds shrink the distance to it at least by
-            this factor in the end. Infinite where a gain is not known.
+            this factor in the end, if no variable acts on itself. Infinite where a gain is not known.
         gains: by pair of variables, how much a change of the second can move the update of the first at most:
             the operator norm of the factors between them, times the Lipschitz constant of the activation.
         reason: why a gain is not known, in one sentence; empty if all are.
@@ -53,6 +53,9 @@ class Contraction:
         if self.reason:
             return f"no certificate: {self.reason}"
         if self:
+            if any(gain > 0 for (name, source), gain in self.gains.items() if name == source):
+                # its nodes are updated one after another, which the norm of all of them does not bound
+                return f"one fixed point; the spectral radius of the gains is {self.factor:.3g}"
             return f"one fixed point; in the end a round shrinks distances to {self.factor:.3g} or less"
         strongest = max(self.gains, key=lambda pair: self.gains[pair], default=("", ""))
         return (
@@ -69,7 +72,8 @@ def contraction(
 
     With L the Lipschitz constants of the activations and N the operator norms of the matrices by which the
     messages depend on the other variables, the energy is strongly convex if the spectral radius of L N is
-    below 1: its second derivative is at least 1/L - N, block by block.
+    below 1: its second derivative is at least 1/L - N, block by block. Dropout, whose energy is another one,
+    is not counted: kept entries have 1/(1-p) times the Lipschitz constant.
 
     Args:
         graph: declaration.

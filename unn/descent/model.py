@@ -102,7 +102,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             before.device == now.device and torch.equal(before, now)
             for before, now in zip(self._contracted, current, strict=True)
         ):
-            spectral_normalise(self.graph, self.options.contraction)
+            # kept entries count 1 / (1 - dropout) times
+            spectral_normalise(self.graph, self.options.contraction * (1 - self.options.dropout))
             self._contracted = [p.clone() for p in current]
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:

@@ -32,7 +32,8 @@ class DescentOptions:
         penalty: Initial weight of the energies of constraints, where they have one; the weights are learned.
         contraction: Largest spectral radius of the couplings, below 1, so that the energy has one fixed point
             for any evidence: stronger parameters are scaled down in training (``unn.spectral_normalise``), at
-            the cost of a singular value decomposition of the couplings in each step; 0 for no limit.
+            the cost of a singular value decomposition of the couplings in each step; 0 for no limit. With
+            dropout they are scaled to this times the share that is kept, so that it holds in training too.
     """
 
     iterations: int = 3

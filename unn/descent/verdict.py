@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..graph.boundedness import boundedness_of
+from ..regularizers import Dropped
 from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
@@ -97,10 +98,7 @@ def find_divergence(
     count = f"{int(elements.sum())} of {state.evidence.whole} batch elements"
     place = f"at update {number} of round {rounds} ({step}), in {count}"
     if overflow:
-        given = [name for name in state.plan.graph.variables if name not in state.plan.free]
-        return Divergence(
-            elements, Status.UNBOUNDED, place, f"The energy: {boundedness_of(state.plan.graph, given)}"
-        )
+        return Divergence(elements, Status.UNBOUNDED, place, _verdict_on_energy(state))
     return Divergence(elements, Status.NOT_A_NUMBER, place, _parameter_remedy(state, step.name))
 
 
@@ -140,13 +138,19 @@ def stopped_early_message(state: State, rounds: int) -> str:
     blocks = unfinished_blocks(state)
     if not blocks:
         return ""
-    given = [name for name in state.plan.graph.variables if name not in state.plan.free]
     return (
         f"stopped early: after {rounds} rounds the inner solver has not reached the minimum of {blocks} in "
         f"{MAX_STEPS} steps, so that the energy can still fall in this block alone. Run more rounds, which "
-        "continue from there, or make sure that there is a minimum. The energy: "
-        f"{boundedness_of(state.plan.graph, given)}"
+        f"continue from there, or make sure that there is a minimum. {_verdict_on_energy(state)}"
     )
+
+
+def _verdict_on_energy(state: State) -> str:
+    """Whether the energy is bounded below, in one sentence; with dropout it is another one."""
+    graph = state.plan.graph
+    given = [name for name in graph.variables if name not in state.plan.free]
+    has_dropout = any(isinstance(r, Dropped) for r in state.evidence.regularizers.values())
+    return f"The energy{' without dropout' if has_dropout else ''}: {boundedness_of(graph, given)}"
 
 
 def _not_finite(state: State) -> str:

@@ -183,6 +183,8 @@ def k_best_values(
 
     Raises:
         ArgumentError: for a k below 1.
+        InferenceError: for structures of which single entries cannot be fixed: ``Structured`` other than
+            chains.
 
     Example:
         >>> import torch, unn

@@ -182,8 +182,22 @@ def best_values(query: Query, options: ExactOptions | None) -> tuple[Tensor, Ten
 
 
 def k_best(query: Query, k: int, options: ExactOptions | None) -> tuple[Tensor, Tensor]:
-    """See ``inference.k_best``, over the nodes of the graph; errors as for ``log_partition``."""
+    """See ``inference.k_best``, over the nodes of the graph; errors as for ``log_partition``.
+
+    Raises:
+        InferenceError: for structures that are not given, and of which single entries cannot be fixed, as
+            answers are found by fixing them.
+    """
     nodes, model, evidence = query
+    for name in nodes.structured:
+        own, regularizer = nodes.ranges[name], nodes.graph.variables[name].regularizer
+        nothing = torch.zeros(1, *nodes.shapes[name], dtype=torch.float64)
+        is_open = bool((evidence.values[:, own.first : own.first + own.nodes] < 0).any())
+        if k != 1 and is_open and regularizer.restricted(nothing, nothing.bool()) is None:
+            raise InferenceError(
+                f"variable {name!r}: the k best values are not known for {regularizer!r}, of which single "
+                "entries cannot be fixed; ask for the best values, or for samples."
+            )
 
     def best(part: TableModel, rows: TableEvidence) -> tuple[Tensor, Tensor]:
         return best_values((nodes, part, rows), options)

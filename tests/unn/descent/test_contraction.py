@@ -329,3 +329,38 @@ def test_certificates_need_the_size_of_every_axis():
         unn.infer(g, {}, initial={"x": s * torch.ones(1, 20) / 2}, order=["x"], until=1e-6) for s in (1, -1)
     ]
     torch.testing.assert_close(ends[0]["x"], ends[1]["x"], atol=1e-4, rtol=0)
+
+
+def test_the_rate_of_a_variable_that_acts_on_itself_is_not_said_for_its_nodes_may_be_slower():
+    # a symmetric matrix whose lower triangle has a larger norm than the whole
+    distance = (torch.arange(200)[:, None] - torch.arange(200)).abs().double()
+    matrix = torch.cos(1.5586844658863253 * distance + 1.6535839695817316) / (distance + 1)
+    matrix.fill_diagonal_(0)
+    matrix *= 0.5 / torch.linalg.matrix_norm(matrix, 2)
+    g = unn.FactorGraph("line", i=200)
+    x = g.variable("X", "i", unn.SquaredNorm())
+    g.factor(Multilinear(g.constant("J", "i k", matrix / 2)["i k"], x["i"], x["k"], where="i != k"))
+    certificate = g.contraction()
+    assert certificate and "one fixed point" in str(certificate) and "shrinks" not in str(certificate)
+    start = torch.randn(1, 200, generator=seeded(0), dtype=torch.float64)
+    early, late = (
+        float(unn.infer(g, {}, initial={"X": start}, order=["X"], iterations=k)["X"].norm()) for k in (20, 40)
+    )
+    assert (late / early) ** (1 / 20) > 1.1 * certificate.factor
+
+
+def test_the_certificate_is_about_the_energy_without_dropout_and_messages_say_so():
+    g = unn.FactorGraph("pair", a=1, b=1)
+    a, b = (g.variable(name.upper(), name, unn.SquaredNorm()) for name in "ab")
+    g.factor(Multilinear(a["i"], g.constant("W", "a b", torch.tensor([[0.8]]))["i j"], b["j"]))
+    assert g.contraction() and g.boundedness().bounded
+    one = torch.ones(1, 1)
+    masks = {"A": 2 * one, "B": 2 * one}
+    out = unn.infer(g, {}, initial={"A": one, "B": one}, dropout=masks, until=1e-6, iterations=2000)
+    assert out.status is unn.Status.UNBOUNDED and "without dropout: bounded" in out.message
+
+
+def test_a_model_with_dropout_has_one_fixed_point_in_training_too():
+    g = coupled(3.0)
+    DescentModel(g, DescentOptions(contraction=0.8, dropout=0.5))
+    assert g.contraction().factor <= 0.4

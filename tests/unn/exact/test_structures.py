@@ -316,9 +316,13 @@ def test_structures_whose_single_entries_cannot_be_fixed_to_one_are_refused_by_n
     mask[0, 0, 1] = True
     with pytest.raises(InferenceError, match="'Y': single entries of Structured"):
         unn.exact.log_partition(g, {"Y": unn.Partial(torch.ones(1, 3, 3, 1), mask)})
-    with pytest.raises(InferenceError, match="'Y': single entries of Structured"):
+    with pytest.raises(InferenceError, match="'Y': the k best values are not known for Structured"):
         unn.exact.k_best_values(g, 2)
-    assert unn.exact.best_values(g).energy.isfinite()
+    best = unn.exact.best_values(g)
+    assert best.energy.isfinite()
+    assert torch.equal(unn.exact.k_best_values(g, 1)["Y"][:, 0], best["Y"])
+    # a structure that is given leaves nothing to fix
+    assert unn.exact.k_best_values(g, 2, {"Y": best["Y"]}).energy.isfinite().tolist() == [[True, False]]
 
 
 def test_the_number_of_subsets_that_have_an_entry_and_not_another_is_a_binomial_coefficient():
