@@ -50,6 +50,22 @@ class BeliefMarginals:
         return self.means[name]
 
 
+@dataclass(frozen=True, eq=False)
+class TableBeliefs:
+    """Marginals of the variables of a table model by belief propagation.
+
+    Attributes:
+        probabilities: probability of each state of each variable, shape ``(batch, variables, most states)``.
+        log_partition, converged, residual, rounds: as of ``BeliefMarginals``.
+    """
+
+    probabilities: Tensor
+    log_partition: Tensor
+    converged: Tensor
+    residual: Tensor
+    rounds: int
+
+
 def marginals(
     graph: Declaration,
     given: Given | None = None,
@@ -80,6 +96,29 @@ def marginals_of_tables(
     nodes: Nodes, model: TableModel, evidence: TableEvidence, options: BeliefOptions
 ) -> BeliefMarginals:
     """Means of the nodes of a graph from its tables; arguments and errors as for ``marginals``."""
+    beliefs = table_marginals(model, evidence, options)
+    means = nodes.means(beliefs.probabilities)
+    return BeliefMarginals(means, beliefs.log_partition, beliefs.converged, beliefs.residual, beliefs.rounds)
+
+
+def table_marginals(
+    model: TableModel | ModelFile,
+    evidence: TableEvidence | None = None,
+    options: BeliefOptions | None = None,
+) -> TableBeliefs:
+    """Probabilities of all variables of a table model given the evidence, by belief propagation.
+
+    Args:
+        model: tables, or the file of ``unn.exact.read_uai`` or ``read_bif`` that holds them.
+        evidence: observed states and soft evidence; none by default.
+        options: method and limits.
+
+    Raises:
+        DeclarationError: for "tree-reweighted" with a table over three variables.
+        ObservationError: for evidence that does not fit the model.
+    """
+    model = model.model if isinstance(model, ModelFile) else model
+    options = BeliefOptions() if options is None else options
     if not isinstance(options, BeliefOptions):
         raise ArgumentError(f"belief: options must be BeliefOptions, got {type(options).__name__}.")
     options.check("belief")
@@ -89,13 +128,13 @@ def marginals_of_tables(
     if not families:
         probabilities = place_probabilities(model, evidence, remaining, [], constant > -torch.inf)
         rest = torch.zeros(batch, dtype=torch.float64)
-        return BeliefMarginals(nodes.means(probabilities), constant, rest == 0, rest, 0)
+        return TableBeliefs(probabilities, constant, rest == 0, rest, 0)
     if options.method == "mini-bucket":
         bound, p = mini_bucket_bound(families, states, options.entries)
         total = constant + bound
         probabilities = _placed(model, evidence, remaining, states, p, total > -torch.inf)
         rest = torch.zeros(batch, dtype=torch.float64)
-        return BeliefMarginals(nodes.means(probabilities), total, rest == 0, rest, 1)
+        return TableBeliefs(probabilities, total, rest == 0, rest, 1)
     weights = [torch.ones(len(family.scopes), dtype=torch.float64) for family in families]
     if options.method == "tree-reweighted":
         wide = next((family for family in families if len(family.states) > 2), None)
@@ -117,9 +156,7 @@ def marginals_of_tables(
         total = torch.full_like(total, torch.nan)
     probabilities = _placed(model, evidence, remaining, states, p, possible)
     residual = beliefs.residual.expand(batch)
-    return BeliefMarginals(
-        nodes.means(probabilities), total, residual <= options.tolerance, residual, beliefs.rounds
-    )
+    return TableBeliefs(probabilities, total, residual <= options.tolerance, residual, beliefs.rounds)
 
 
 def upper_bound(
