@@ -110,15 +110,18 @@ class Recognition:
     classifier_accuracy: float
 
 
-def recognise(network: nn.Module, digits: Digits, images: Tensor) -> Recognition:
+def recognise(
+    network: nn.Module, digits: Digits, images: Tensor, iterations: int | None = None
+) -> Recognition:
     """Classify prototypes by the network itself and by a support vector machine trained on the real images.
 
     Args:
         network: trained network.
         digits: real images.
         images: prototypes, shape ``(10, 1, rows, columns)``.
+        iterations: number of rounds of the network; that of training by default.
     """
-    own = accuracy(network, images, torch.arange(LABELS))
+    own = accuracy(network, images, torch.arange(LABELS), iterations)
     classifier = classifier_of(digits)
     predictions = classifier.predict(images.cpu().flatten(1).numpy())
     real = classifier.score(digits.test_images.flatten(1).numpy(), digits.test_labels.numpy())

@@ -295,8 +295,10 @@ class DigitsProblem(DeclaredProblem, HasDemo):
             lines.append(f"test accuracy {accuracies[k]:.2%} with {k} iterations (trained with {trained})")
         data: dict[str, Any] = {"test_accuracy": accuracies}
         if isinstance(run.network, DescentModel):
-            drawn = prototypes(run.network)
-            recognition = recognise(run.network, digits, drawn)
+            # several numbers are compared by their accuracy alone
+            rounds = iterations[0] if iterations and len(iterations) == 1 else trained
+            drawn = prototypes(run.network, rounds)
+            recognition = recognise(run.network, digits, drawn, rounds)
             picture = run.folder / PLOTS / "prototypes.png"
             lines += _recognition_lines(
                 recognition.network, recognition.classifier, recognition.classifier_accuracy

@@ -23,7 +23,7 @@ from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
 from unn.errors import DataError
-from unn.extending import DescentOptions
+from unn.extending import DescentOptions, open_trained
 from unn.training import TrainingConfig
 
 DESCENT = DigitsProblem().config_for("descent")
@@ -181,6 +181,13 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert main(["evaluate", str(run), "--iterations", "1", "2", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["test_accuracy"]["2"] == report["test_accuracy"]
+    # prototypes have the rounds of training, or those that are asked for alone
+    assert main(["evaluate", str(run), "--iterations", "5", "--json"]) == 0
+    _, trained = open_trained(str(run))
+    digits = load_digits(trained.config.data)
+    for answer, k in ((measured, 2), (json.loads(capsys.readouterr().out), 5)):
+        drawn = prototypes(trained.network, k)
+        assert answer["recognised_by_network"] == recognise(trained.network, digits, drawn, k).network
     assert (
         main(
             ["infer", str(run), "--given", "label=3", "--want", "image", "--out", str(tmp_path / "three.png")]
