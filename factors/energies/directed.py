@@ -59,8 +59,10 @@ class Directed(EnergyFactor):
         child: child variable.
         parents: variable or constant, or several in the order of the module's arguments.
         name: unique in the graph.
-        handles_padding: the module ignores padding, which allows runs with ``lengths``. Padded parents'
-            values are 0; what the module returns for padded entries of the child is not used.
+        handles_padding: the module ignores padding, which allows runs with ``lengths``, in which padded
+            parents' values are 0. What the module returns for padded entries of the child counts in the
+            energy by its Psi*(f) alone: a constant where the parents are given, as they must be if the child
+            has padded entries.
 
     Raises:
         DeclarationError: if the child is among the parents, or something is neither a variable nor a
@@ -112,6 +114,9 @@ class Directed(EnergyFactor):
         if target == self.child:
             return self._output(values)
         return super().message(target, values, shape)
+
+    def moved_by_padding(self, ragged: Collection[str]) -> Sequence[str]:
+        return self.parents if self.child in ragged else ()
 
     def affine_in(self, target: str) -> bool:
         return target == self.child

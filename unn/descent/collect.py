@@ -86,16 +86,27 @@ def collect_evidence(
             _observe_part(evidence, graph.variable_named(name), value, check_values, check_masks)
         else:
             _observe_whole(evidence, graph.arrays[name], value, check_values)
+    whole = frozenset(name for name in given if name not in evidence.observed) | set(graph.fixed_values())
+    _refuse_moved_by_padding(graph, masks, whole)
     if dropout:
-        whole = frozenset(name for name in given if name not in evidence.observed) | frozenset(
-            graph.fixed_values()
-        )
         apply_dropout(graph, dropout, whole, evidence, generator, check_masks)
     if lengths:
         mask_constants(graph, evidence)
     for name, start in (initial or {}).items():
         _start(evidence, graph.variable_named(name), start, generator, check_values)
     return evidence
+
+
+def _refuse_moved_by_padding(graph: Declaration, ragged: Collection[str], fixed: Collection[str]) -> None:
+    """Refuse factors of which padded entries change what is inferred."""
+    for factor in graph.energy_factors if ragged else ():
+        for name in factor.moved_by_padding(ragged):
+            if name not in fixed:
+                raise ObservationError(
+                    f"lengths: padded entries of factor {factor.name!r} ({type(factor).__name__}) would "
+                    f"change {name!r}, which is inferred; give {name!r}, or run sequences of one length "
+                    "together."
+                )
 
 
 def _check_mappings(given: object, initial: object, lengths: object, sizes: object, dropout: object) -> None:

@@ -121,7 +121,7 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tol
         tolerance: of the linear system, relative to its right side.
     """
     names = _names(steps)
-    state.detach_past()
+    state.detach_past(names)
     state.sum_static(names)
     values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
     _assign(state, names, values)

@@ -84,7 +84,7 @@ class Truncate(Gradient):
         if constant:
             with torch.no_grad():
                 run_steps(state, constant, receive_last=False)
-            state.detach_past()
+            state.detach_past({step.name for step in constant})
         run_steps(state, steps[len(constant) :], receive_last)
         return None
 

@@ -359,12 +359,18 @@ class State:
             inferred[name] = InferredRows(observed, rows, initial=evidence.values[name] is not observed)
         return [fusion.start(evidence.batch, inferred) for fusion in self._reception.fusions]
 
-    def detach_past(self) -> None:
-        """Go on from values that earlier updates computed without derivatives.
+    def detach_past(self, names: Collection[str]) -> None:
+        """Go on from values that earlier updates computed, which count as constant.
 
         All messages are computed again, and observed entries are put in place once more: derivatives reach
         these.
+
+        Args:
+            names: of the variables that were updated.
         """
+        for name in names:
+            # derivatives in forward mode pass through what is computed without a graph
+            self.values[name] = self.values[name].detach()
         for name, (value, where) in self.evidence.observed.items():
             self.values[name] = torch.where(where, value, self.values[name])
         self._cached.clear()

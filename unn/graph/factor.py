@@ -206,6 +206,15 @@ class EnergyFactor(Factor):
             (gradient,) = torch.autograd.grad(energy.sum(), leaf, create_graph=outer, allow_unused=True)
         return torch.zeros_like(x) if gradient is None else -gradient
 
+    def moved_by_padding(self, ragged: Collection[str]) -> Sequence[str]:
+        """Names of variables whose messages padded entries change although ``handles_padding``; none by
+        default. Runs with ``lengths`` need them given.
+
+        Args:
+            ragged: names of the variables and constants with padded entries.
+        """
+        return ()
+
     def affine_in(self, target: str) -> bool:
         """Whether the message to ``target`` is independent of the value of the target."""
         return False

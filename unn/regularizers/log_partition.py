@@ -35,6 +35,10 @@ class LogPartition(Regularizer):
         """The structure with the largest score, entries 0 and 1, shape of ``t``."""
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        if torch.compiler.is_compiling():
+            # compiled code has no second backward pass, and loses this gradient
+            eager: Tensor = torch.compiler.disable(LogPartition.mirror)(self, t, mask)
+            return eager
         if is_transformed(t):
             # supports nesting in both modes; a detached leaf would have no tangent
             marginals: Tensor = torch.func.grad(lambda scores: self.conjugate(scores, mask).sum())(t)

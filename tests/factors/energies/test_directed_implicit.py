@@ -407,6 +407,25 @@ def test_a_module_that_leaves_out_padding_by_itself_runs_with_lengths_and_others
         unn.infer(rows_graph(False), {"words": words}, order=["X"], lengths=lengths)
 
 
+def test_parents_of_a_child_with_padding_are_refused_with_lengths_unless_they_are_given():
+    g = unn.FactorGraph("rows", width=2)
+    P, X = (
+        g.variable("P", "word width", unn.SquaredNorm()),
+        g.variable("X", "word width", unn.SignedEntropy()),
+    )
+    g.factor(Directed(torch.nn.Linear(2, 2), X, P, name="net", handles_padding=True))
+    bias = g.constant("bias", "word width")
+    g.factor(Multilinear(bias["i w"], P["i w"]))
+    lengths = {"word": torch.tensor([3, 1])}
+    given = {"bias": torch.ones(2, 3, 2)}
+    with pytest.raises(unn.ObservationError, match=says("'net'", "'P'", "give 'P'")):
+        unn.infer(g, given, order=["P", "X"], lengths=lengths)
+    parents = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    out = unn.infer(g, {**given, "P": parents}, order=["X"], lengths=lengths)
+    alone = unn.infer(g, {"bias": given["bias"][1:, :1], "P": parents[1:, :1]}, order=["X"])
+    torch.testing.assert_close(out["X"][1:, :1], alone["X"])
+
+
 def test_the_parameters_of_a_module_in_an_implicit_factor_are_those_of_the_graph():
     class Bowl(torch.nn.Module):
         def __init__(self):

@@ -231,3 +231,28 @@ def test_checkpoints_under_a_transform_are_refused_by_name():
     net = network(mlp(), 2, gradient=unn.Checkpoint(), check_values=False)
     with pytest.raises(unn.InferenceError, match="use Unroll, Truncate or Implicit"):
         torch.func.grad(lambda x: net(x).sum())(X)
+
+
+def test_truncation_holds_in_forward_mode_too():
+    g = unn.FactorGraph("layers", x=4, h=5, y=3)
+    X, H, Y = (
+        g.variable(name.upper(), name, regularizer)
+        for name, regularizer in (("x", unn.SquaredNorm()), ("h", unn.SignedEntropy()), ("y", unn.Entropy()))
+    )
+    torch.manual_seed(0)
+    g.factor(Multilinear(H["h"], g.parameter("W", "h x", init=0.7)["h x"], X["x"]))
+    g.factor(Multilinear(Y["c"], g.parameter("V", "y h", init=0.7)["c h"], H["h"]))
+    g.double()
+    net = unn.Unrolled(
+        g, "X", "Y", order=["H", "Y"], iterations=7, gradient=unn.Truncate(2), check_values=False
+    )
+    x, direction = torch.randn(2, 1, 4, dtype=torch.float64)
+    weights = torch.randn(1, 3, dtype=torch.float64)
+
+    def total(x):
+        return (net(x) * weights).sum()
+
+    _, forward = torch.func.jvp(total, (x,), (direction,))
+    leaf = x.clone().requires_grad_()
+    (reverse,) = torch.autograd.grad(total(leaf), leaf)
+    torch.testing.assert_close(forward, (reverse * direction).sum(), rtol=1e-10, atol=0)
