@@ -16,7 +16,11 @@ from ..errors import InferenceError
 from ..noise import normal, uniform
 from ..regularizers import Elementwise
 
-_LEAPS = 4
+_FEWEST, _MOST = 3, 5
+"""Range of the number of leapfrog steps of a move."""
+_SHORTER, _LONGER = 0.8, 1.2
+"""Range of the random factor of a step size: moves of one length would end about where they began on Gaussians
+of which it is a period."""
 _PERSISTENCE = 0.5
 """Share of the momentum that a move keeps."""
 _ACCEPTED = 0.8
@@ -30,9 +34,10 @@ _FIRST_STEP = 0.3
 class Langevin:
     """Moves of one variable that leave the distribution of ``Chains`` invariant.
 
-    A move refreshes a part of the momentum, follows the dynamics for some leapfrog steps, and accepts where
+    A move refreshes a part of the momentum, follows the dynamics for a few leapfrog steps, and accepts where
     they end by the Metropolis rule, with the momentum reversed where it does not (Horowitz, 1991; generalised
-    hybrid Monte Carlo). Each batch element has its own step size and decision.
+    hybrid Monte Carlo). The number of steps is random, and so is a factor of the step size (Neal, 2011, "MCMC
+    using Hamiltonian dynamics", Section 3.2). Each batch element has its own step size and decision.
 
     Args:
         state: values of all variables, in which moves are made.
@@ -88,12 +93,16 @@ class Langevin:
         momentum = _PERSISTENCE * self._momentum + math.sqrt(1 - _PERSISTENCE**2) * fresh
         momentum = torch.where(free, momentum, 0)
         log_step = self.log_step if adapts else self._mean_log_step
-        size = log_step.exp().view(-1, *[1] * (x.ndim - 1))
+        length = _SHORTER + (_LONGER - _SHORTER) * uniform(log_step.shape, x, self._generator)
+        size = (log_step.exp() * length).view(-1, *[1] * (x.ndim - 1))
         energy, slope = self._energy(x)
         position, velocity = x, momentum
         height = energy + 0.5 * entries_of(velocity.square()).sum(1)
         following = energy
-        for _ in range(_LEAPS):
+        # not on the device of x, which would have to be waited for
+        source = torch.device("cpu") if self._generator is None else self._generator.device
+        leaps = int(torch.randint(_FEWEST, _MOST + 1, (), generator=self._generator, device=source))
+        for _ in range(leaps):
             velocity = velocity - 0.5 * size * torch.where(free, slope, 0)
             position = position + size * velocity
             following, slope = self._energy(position)
