@@ -19,7 +19,7 @@ from ..regularizers import Elementwise
 _FEWEST, _MOST = 3, 5
 """Range of the number of leapfrog steps of a move."""
 _SHORTER, _LONGER = 0.8, 1.2
-"""Range of the random factor of a step size: moves of one length would end about where they began on Gaussians
+"""Range of the random factor of a step size: moves of one length would end near where they began on Gaussians
 of which it is a period."""
 _PERSISTENCE = 0.5
 """Share of the momentum that a move keeps."""
