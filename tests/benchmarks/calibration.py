@@ -9,6 +9,7 @@ problems need tables of their own.
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,12 @@ import torch
 
 from unn.cli.calibrate import calibrate
 from unn.cli.truth.scores import COLUMNS
+
+
+def process_of(run: Path) -> str:
+    """Process of a denoiser; empty for other engines."""
+    config = json.loads((run / "config.json").read_text())["config"]
+    return str(config["model"].get("process", "")) if config["engine"] == "denoiser" else ""
 
 
 def main(out: str, groups: list[str]) -> None:
@@ -26,10 +33,13 @@ def main(out: str, groups: list[str]) -> None:
         names: list[str] = []
         for group in groups:
             label, _, folders = group.rpartition("=")
-            data = calibrate([Path(folder) for folder in folders.split(",")], 64, 100, None).data
+            paths = [Path(folder) for folder in folders.split(",")]
+            masked = {path.name for path in paths if process_of(path) == "masked"}
+            data = calibrate(paths, 64, 100, None).data
             for query, rows in data.items():
                 for engine, row in rows.items():
-                    name = engine.partition(" (")[0]
+                    name, _, folder = engine.rstrip(")").partition(" (")
+                    name += ", masked" if folder in masked else ""
                     if name == "exact" and engine != "exact":
                         # a run of the engine exact, which may have learned its parameters
                         name = "exact, learned"
