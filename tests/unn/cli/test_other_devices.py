@@ -8,9 +8,13 @@ from support.elsewhere import DEVICE, modules_elsewhere
 
 import unn
 from factors import Multilinear
+from unn.belief.model import BeliefModel
+from unn.belief.options import BeliefOptions
 from unn.cli.measures import answer
 from unn.descent.model import DescentModel
 from unn.descent.options import DescentOptions
+from unn.exact.model import ExactModel
+from unn.exact.options import ExactOptions
 from unn.extending import SamplingOptions
 
 
@@ -38,10 +42,18 @@ QUERIES = {
 }
 
 
+MODELS = {
+    "descent": lambda g: DescentModel(g, DescentOptions()),
+    "exact": lambda g: ExactModel(g, ExactOptions()),
+    "belief": lambda g: BeliefModel(g, BeliefOptions()),
+}
+
+
+@pytest.mark.parametrize("engine", MODELS)
 @pytest.mark.parametrize("learned", [True, False], ids=["parameters", "constants"])
 @pytest.mark.parametrize("query", QUERIES)
-def test_answers_of_a_model_on_another_device_are_those_on_the_cpu(query, learned):
-    model = DescentModel(graph(learned), DescentOptions())
+def test_answers_of_a_model_on_another_device_are_those_on_the_cpu(query, learned, engine):
+    model = MODELS[engine](graph(learned))
     options = SamplingOptions(seed=0)
     expected, _ = answer(model, QUERIES[query], 3, options, {}, verify=False)
     with modules_elsewhere():
