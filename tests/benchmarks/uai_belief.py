@@ -5,7 +5,7 @@
 For each instance, in a process of its own: log10 of the upper bound by weighted mini-buckets, of the Bethe
 partition function and of the exact one; the rounds after which the messages are at rest; the mean and the
 largest difference of a marginal from the exact one; seconds. Messages that are not at rest with the usual
-damping are tried again with more of it.
+options are tried again with more rounds, and then with more damping as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unn.belief import BeliefOptions, table_marginals, upper_bound
 from unn.errors import InferenceError
 from unn.exact import ExactOptions, inference, read_uai, read_uai_evidence
 
-DAMPINGS = (0.3, 0.6, 0.9)
+ATTEMPTS = (BeliefOptions(), BeliefOptions(rounds=5000), BeliefOptions(rounds=5000, damping=0.6))
 FIELDS = [
     "instance",
     "upper bound",
@@ -48,35 +48,32 @@ def answer(instance: Instance, seconds: float, send: Connection) -> None:
     began = time.perf_counter()
     bound = float(upper_bound(file, evidence)[0]) / math.log(10)
     send.send({"upper bound": f"{bound:.4f}", "bound, seconds": f"{time.perf_counter() - began:.2f}"})
-    began = time.perf_counter()
-    for damping in DAMPINGS:
-        beliefs = table_marginals(file, evidence, BeliefOptions(damping=damping))
-        if bool(beliefs.converged.all()):
-            break
-    rests = bool(beliefs.converged.all())
-    send.send(
-        {
-            "Bethe": f"{float(beliefs.log_partition[0]) / math.log(10):.4f}",
-            "rounds": beliefs.rounds if rests else "",
-            "damping": damping,
-            "seconds": f"{time.perf_counter() - began:.2f}",
-        }
-    )
+    exact = None
     try:
         exact = inference.marginals(file.model, evidence, ExactOptions(search_seconds=seconds / 4))
+        send.send({"exact": f"{float(exact.log_partition[0]) / math.log(10):.4f}"})
     except InferenceError:
-        return
-    differences = (beliefs.probabilities - exact.probabilities).abs().amax(2)[0]
-    hidden = torch.ones(len(differences), dtype=torch.bool)
+        pass
+    hidden = torch.ones(len(file.model.states), dtype=torch.bool)
     if evidence is not None:
         hidden = evidence.values[0] < 0
-    send.send(
-        {
-            "exact": f"{float(exact.log_partition[0]) / math.log(10):.4f}",
-            "mean difference": f"{float(differences[hidden].mean()):.4f}",
-            "largest difference": f"{float(differences.max()):.4f}",
+    for options in ATTEMPTS:
+        began = time.perf_counter()
+        beliefs = table_marginals(file, evidence, options)
+        rests = bool(beliefs.converged.all())
+        figures: dict[str, Any] = {
+            "Bethe": f"{float(beliefs.log_partition[0]) / math.log(10):.4f}",
+            "rounds": beliefs.rounds if rests else "",
+            "damping": options.damping,
+            "seconds": f"{time.perf_counter() - began:.2f}",
         }
-    )
+        if exact is not None:
+            differences = (beliefs.probabilities - exact.probabilities).abs().amax(2)[0]
+            figures["mean difference"] = f"{float(differences[hidden].mean()):.4f}"
+            figures["largest difference"] = f"{float(differences.max()):.4f}"
+        send.send(figures)
+        if rests:
+            break
 
 
 def main(folder: Path, out: Path, seconds: float) -> None:
