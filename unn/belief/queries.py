@@ -56,7 +56,7 @@ class TableBeliefs:
 
     Attributes:
         probabilities: probability of each state of each variable, shape ``(batch, variables, most states)``.
-        log_partition: the Bethe approximation, or an upper bound, as in ``BeliefMarginals``, shape ``(batch,)``.
+        log_partition: as in ``BeliefMarginals``, shape ``(batch,)``.
         converged: mask of the rows whose messages rest, shape ``(batch,)``.
         residual: largest change of the logarithm of a message in the last round, shape ``(batch,)``.
         rounds: number of rounds.
