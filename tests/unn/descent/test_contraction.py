@@ -331,6 +331,7 @@ def test_certificates_need_the_size_of_every_axis():
     torch.testing.assert_close(ends[0]["x"], ends[1]["x"], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_variable_that_acts_on_itself_is_not_said_for_its_nodes_may_be_slower():
     # a symmetric matrix whose lower triangle has a larger norm than the whole
     distance = (torch.arange(200)[:, None] - torch.arange(200)).abs().double()

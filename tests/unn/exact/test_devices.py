@@ -144,6 +144,7 @@ def test_tables_are_multiplied_on_the_device_of_their_model_with_the_answers_of_
     compare_queries(model, evidence, ExactOptions())
 
 
+@pytest.mark.slow
 def test_parts_of_a_query_that_exceed_the_memory_are_added_on_the_device_of_the_model():
     generator = torch.Generator().manual_seed(0)
     scopes = [[k, other] for k in range(6) for other in range(k)]
