@@ -50,7 +50,7 @@ class Schedule:
     """
 
     seconds: float
-    rate: float = 0.003
+    rate: float
     seed: int = 0
 
     def rate_at(self, share: float) -> float:

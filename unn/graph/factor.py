@@ -165,7 +165,8 @@ class EnergyFactor(Factor):
     """
 
     handles_padding: bool = False
-    """True if zero entries of its variables affect neither the energy nor the messages to other entries."""
+    """True if zero entries of its variables affect neither the energy nor the messages to other entries.
+    Where ``moved_by_padding`` names variables, and these are given, they may add a constant to the energy."""
 
     multilinear: bool = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""

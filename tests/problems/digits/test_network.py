@@ -23,7 +23,7 @@ from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
 from unn.errors import DataError
-from unn.extending import DescentOptions, open_trained
+from unn.extending import DescentOptions
 from unn.training import TrainingConfig
 
 DESCENT = DigitsProblem().config_for("descent")
@@ -164,6 +164,30 @@ def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
     assert recognise(network, digits, drawn).network >= 8
 
 
+def test_prototypes_are_drawn_and_read_with_the_rounds_of_training_or_those_asked_for_alone(
+    tmp_path, capsys, monkeypatch
+):
+    run = str(tmp_path / "run")
+    options = ["--epochs", "1", "--channels", "4", "--iterations", "2", "--folder", run]
+    assert main(["train", "digits", *options]) == 0
+    rounds = []
+
+    def drawn(network, iterations=None):
+        rounds.append(("drawn", iterations))
+        return prototypes(network, iterations)
+
+    def read(network, digits, images, iterations=None):
+        rounds.append(("read", iterations))
+        return recognise(network, digits, images, iterations)
+
+    monkeypatch.setattr("problems.digits.network.prototypes", drawn)
+    monkeypatch.setattr("problems.digits.network.recognise", read)
+    for asked, k in (([], 2), (["--iterations", "1", "3"], 2), (["--iterations", "5"], 5)):
+        rounds.clear()
+        assert main(["evaluate", run, *asked]) == 0
+        assert rounds == [("drawn", k), ("read", k)]
+
+
 def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "digits", "--epochs", "2", "--channels", "4", "--iterations", "2", "--json"]) == 0
@@ -181,13 +205,6 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert main(["evaluate", str(run), "--iterations", "1", "2", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["test_accuracy"]["2"] == report["test_accuracy"]
-    # prototypes have the rounds of training, or those that are asked for alone
-    assert main(["evaluate", str(run), "--iterations", "5", "--json"]) == 0
-    _, trained = open_trained(str(run))
-    digits = load_digits(trained.config.data)
-    for answer, k in ((measured, 2), (json.loads(capsys.readouterr().out), 5)):
-        drawn = prototypes(trained.network, k)
-        assert answer["recognised_by_network"] == recognise(trained.network, digits, drawn, k).network
     assert (
         main(
             ["infer", str(run), "--given", "label=3", "--want", "image", "--out", str(tmp_path / "three.png")]
