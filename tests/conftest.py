@@ -5,6 +5,11 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# processes that share the cores must not each have a thread on all of them: with two of two threads the tests
+# take three times as long
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # how long an example takes says more about the machine and what else runs on it than about the package
 settings.register_profile("unn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unn")

@@ -1,6 +1,7 @@
 """Experiments of the hierarchical-filtering paper: encoders on filtered trees against exact marginals.
 
     python tests/benchmarks/hierarchy.py agreement OUT.csv --levels 3 --filtering 0 1 2 3 --grammars 0 1 15
+    python tests/benchmarks/hierarchy.py staircase OUT.csv --agreement FILE.csv
     python tests/benchmarks/hierarchy.py attention OUT.png --levels 3 --weights FOLDER
     python tests/benchmarks/hierarchy.py probes OUT.csv --levels 3 --weights FOLDER
     python tests/benchmarks/hierarchy.py pretraining OUT.csv --levels 3 --weights FOLDER
@@ -8,8 +9,9 @@
 ``agreement`` trains encoders of the root and of masked leaves, and writes at growing numbers of steps the
 divergence from the exact marginals of every filtering (Fig. 1c and d), and at the end accuracy, divergence,
 matches of the most probable value and Spearman correlations, on data of every filtering and on random leaves
-(Fig. 1b, 2, 9, 10). With ``--weights`` it keeps the trained networks, of which the other experiments draw
-their figures (Fig. 4, 3b and 1f). ``--paper`` takes the sizes and the training of the paper, for a GPU.
+(Fig. 1b, 2, 9, 10); ``staircase`` reads the smallest divergences from its file. With ``--weights`` it keeps
+the trained networks, of which the other experiments draw their figures (Fig. 4, 3b and 1f). ``--paper`` takes
+the sizes and the training of the paper, for a GPU.
 """
 
 from __future__ import annotations
@@ -267,71 +269,101 @@ def _one_network(options: argparse.Namespace, seed: int, filtering: int, task: s
     return rows
 
 
+def staircase(options: argparse.Namespace) -> None:
+    """Steps at which networks of unfiltered data are closest to the exact marginals of each filtering."""
+    smallest: dict[tuple[str, ...], tuple[float, int]] = {}
+    with options.agreement.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["measure"] == "divergence" and row["filtering"] == row["data"] == "0":
+                key = (row["task"], row["levels"], row["grammar"], row["oracle"])
+                now = float(row["value"]), int(row["step"])
+                smallest[key] = min(smallest.get(key, now), now)
+    with options.out.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["task", "levels", "grammar", "oracle", "step", "divergence"])
+        for key, (value, step) in smallest.items():
+            writer.writerow([*key, step, f"{value:.3f}"])
+            print(*key, step, f"{value:.3f}")
+
+
 def trained(options: argparse.Namespace, task: str, filtering: int, seed: int) -> unn.Encoder:
     """An encoder that ``agreement`` has kept."""
+    if options.weights is None:
+        raise SystemExit("--weights is missing: the folder in which `agreement --weights` kept networks")
     training = PAPER[task] if options.paper else Training()
     model = encoder(options.levels, training)
     path = options.weights / f"{task}-{options.levels}-{filtering}-{seed}.pt"
+    if not path.exists():
+        raise SystemExit(
+            f"{path} does not exist: train it with `agreement --tasks {task} --levels {options.levels} "
+            f"--filtering {filtering} --grammars {seed} --weights {options.weights}`"
+        )
     model.load_state_dict(torch.load(path, weights_only=True))
     return model.to(options.device).eval()
 
 
 @torch.no_grad()
+def attention_maps(options: argparse.Namespace, filtering: int, seed: int) -> Tensor:
+    """Mean attention of each block of the encoder of masked leaves, shape ``(levels, leaves, leaves)``."""
+    grammar = grammar_of(seed, options.levels, filtering)
+    model = trained(options, "leaf", filtering, seed)
+    questions = draw_questions(grammar, 10_000, torch.Generator().manual_seed(0))
+    tokens = SYMBOLS + 2 + questions.leaves
+    tokens = tokens.scatter(1, questions.masked[:, None], SYMBOLS + 1).to(options.device)
+    maps: Tensor = model.network.attention(tokens).mean((1, 2)).cpu()
+    return maps
+
+
 def attention(options: argparse.Namespace) -> None:
-    """Mean attention maps, with the share of attention within blocks of each size (Fig. 4)."""
+    """Mean attention maps, and beside them the share of attention within groups of leaves (Fig. 4)."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     levels, n = options.levels, 2**options.levels
+    rows, columns = len(options.filtering), levels * len(options.grammars)
     figure, axes = pyplot.subplots(
-        len(options.filtering),
-        levels,
-        figsize=(1.6 * levels, 1.6 * len(options.filtering)),
-        squeeze=False,
-        layout="constrained",
+        rows, columns, figsize=(1.5 * columns, 1.6 * rows), squeeze=False, layout="constrained"
     )
-    for row, k in enumerate(options.filtering):
-        grammar = grammar_of(options.grammars[0], levels, k)
-        model = trained(options, "leaf", k, options.grammars[0])
-        questions = draw_questions(grammar, 10_000, torch.Generator().manual_seed(0))
-        tokens = SYMBOLS + 2 + questions.leaves
-        tokens = tokens.scatter(1, questions.masked[:, None], SYMBOLS + 1).to(options.device)
-        maps = model.network.attention(tokens).mean((1, 2)).cpu()
-        block = torch.arange(n) // 2 ** (levels - k)
-        same = block[:, None] == block
-        for layer in range(levels):
-            inside = float(maps[layer][same].sum() / n)
-            print(
-                f"k={k} block {layer + 1}: {inside:.3f} of the attention within groups of "
-                f"{2 ** (levels - k)} leaves (uniform {float(same.double().mean()):.3f})"
-            )
-            axes[row, layer].imshow(maps[layer], cmap="Greys", vmin=0)
-            axes[row, layer].set(xticks=[], yticks=[])
-            axes[row, layer].set_title(f"k={k}, block {layer + 1}", fontsize=7)
+    with options.out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["grammar", "k", "block", "share within groups", "uniform"])
+        for column, seed in enumerate(options.grammars):
+            for row, k in enumerate(options.filtering):
+                maps = attention_maps(options, k, seed)
+                group = torch.arange(n) // 2 ** (levels - k)
+                same = group[:, None] == group
+                for layer in range(levels):
+                    share = float(maps[layer][same].sum() / n)
+                    uniform = float(same.double().mean())
+                    writer.writerow([seed, k, layer + 1, f"{share:.3f}", f"{uniform:.3f}"])
+                    axis = axes[row, column * levels + layer]
+                    axis.imshow(maps[layer], cmap="Greys", vmin=0)
+                    axis.set(xticks=[], yticks=[])
+                    axis.set_title(f"grammar {seed}, k={k}, block {layer + 1}", fontsize=6)
     figure.savefig(options.out, dpi=120)
 
 
 def probes(options: argparse.Namespace) -> None:
     """Accuracy of reading the ancestor at each level from the state of a leaf after each block (Fig. 3b)."""
-    levels, seed = options.levels, options.grammars[0]
-    model = trained(options, "leaf", 0, seed)
-    grammar = grammar_of(seed, levels, 0)
-    generator = torch.Generator().manual_seed(3)
-    sets = [draw_trees(grammar, count, generator) for count in (2**14, 2**12)]
-    with torch.no_grad():
-        states = [[s.cpu() for s in model.network.states(SYMBOLS + 2 + x[levels])] for x in sets]
+    levels = options.levels
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["block", "level", "accuracy", "most frequent"])
-        for block in range(levels + 1):
-            for level in range(levels):
-                truth = [x[level].repeat_interleave(2 ** (levels - level), 1) for x in sets]
-                accuracy = _probe(*(s[block] for s in states), *truth)
-                frequent = float(truth[1].flatten().bincount().max() / truth[1].numel())
-                writer.writerow([block, level, f"{accuracy:.4f}", f"{frequent:.4f}"])
-                print(block, level, accuracy, flush=True)
+        writer.writerow(["grammar", "block", "level", "accuracy", "most frequent"])
+        for seed in options.grammars:
+            model = trained(options, "leaf", 0, seed)
+            generator = torch.Generator().manual_seed(3)
+            sets = [draw_trees(grammar_of(seed, levels, 0), count, generator) for count in (2**14, 2**12)]
+            with torch.no_grad():
+                states = [[s.cpu() for s in model.network.states(SYMBOLS + 2 + x[levels])] for x in sets]
+            for block in range(levels + 1):
+                for level in range(levels):
+                    truth = [x[level].repeat_interleave(2 ** (levels - level), 1) for x in sets]
+                    accuracy = _probe(*(s[block] for s in states), *truth)
+                    frequent = float(truth[1].flatten().bincount().max() / truth[1].numel())
+                    writer.writerow([seed, block, level, f"{accuracy:.4f}", f"{frequent:.4f}"])
+                    print(seed, block, level, round(accuracy, 4), flush=True)
 
 
 def _probe(inputs: Tensor, tested: Tensor, labels: Tensor, truth: Tensor) -> float:
@@ -352,40 +384,45 @@ def _probe(inputs: Tensor, tested: Tensor, labels: Tensor, truth: Tensor) -> flo
 
 def pretraining(options: argparse.Namespace) -> None:
     """Accuracy of the root by the number of labelled sequences, with and without pre-training (Fig. 1f)."""
-    levels, seed = options.levels, options.grammars[0]
-    grammar = grammar_of(seed, levels, 0)
-    tested = draw_questions(grammar, 10_000, torch.Generator().manual_seed(7))
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["labelled", "start", "draw", "accuracy"])
-        for labelled in options.labelled:
-            for draw in range(3):
-                for start in ("random", "frozen", "pretrained"):
-                    torch.manual_seed(draw)
-                    model = encoder(levels, Training()).to(options.device)
-                    if start != "random":
-                        source = trained(options, "leaf", 0, seed).state_dict()
-                        own = {name: x for name, x in source.items() if "head" not in name}
-                        model.load_state_dict(own, strict=False)
-                    if start == "frozen":
-                        for name, parameter in model.named_parameters():
-                            parameter.requires_grad_("head" in name)
-                    training = Training(steps=options.steps, sequences=labelled)
-                    train(model, grammar, "root", training, 100 + draw, tested, {})
-                    model.eval()
-                    with torch.no_grad():
-                        answers = logits_of(model, tested, "root").cpu().argmax(1)
-                    accuracy = float((answers == tested.root).double().mean())
-                    writer.writerow([labelled, start, draw, f"{accuracy:.4f}"])
-                    file.flush()
-                    print(labelled, start, draw, round(accuracy, 4), flush=True)
+        writer.writerow(["grammar", "labelled", "start", "draw", "accuracy"])
+        for seed in options.grammars:
+            for labelled in options.labelled:
+                for draw in range(3):
+                    for start in ("random", "frozen", "pretrained"):
+                        accuracy = _labelled_accuracy(options, seed, labelled, draw, start)
+                        writer.writerow([seed, labelled, start, draw, f"{accuracy:.4f}"])
+                        file.flush()
+                        print(seed, labelled, start, draw, round(accuracy, 4), flush=True)
+
+
+def _labelled_accuracy(options: argparse.Namespace, seed: int, labelled: int, draw: int, start: str) -> float:
+    """Accuracy of the root after training on labelled sequences from one of the three starts."""
+    grammar = grammar_of(seed, options.levels, 0)
+    tested = draw_questions(grammar, 10_000, torch.Generator().manual_seed(7))
+    torch.manual_seed(draw)
+    model = encoder(options.levels, Training()).to(options.device)
+    if start != "random":
+        source = trained(options, "leaf", 0, seed).state_dict()
+        own = {name: x for name, x in source.items() if "head" not in name}
+        model.load_state_dict(own, strict=False)
+    if start == "frozen":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("head" in name)
+    training = Training(steps=options.steps, sequences=labelled)
+    train(model, grammar, "root", training, 100 + draw, tested, {})
+    model.eval()
+    with torch.no_grad():
+        answers = logits_of(model, tested, "root").cpu().argmax(1)
+    return float((answers == tested.root).double().mean())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    experiments = {f.__name__: f for f in (agreement, attention, probes, pretraining)}
+    experiments = {f.__name__: f for f in (agreement, staircase, attention, probes, pretraining)}
     parser.add_argument("experiment", choices=experiments)
     parser.add_argument("out", type=Path)
     parser.add_argument("--levels", type=int, default=3)
@@ -395,6 +432,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--labelled", type=int, nargs="+", default=[64, 256, 1024, 4096, 16384])
     parser.add_argument("--weights", type=Path)
+    parser.add_argument("--agreement", type=Path, help="the file of `agreement` that `staircase` reads")
     parser.add_argument("--paper", action="store_true", help="sizes and training of the paper")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
