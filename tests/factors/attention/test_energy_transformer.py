@@ -62,6 +62,7 @@ def test_the_message_to_the_tokens_is_the_published_update():
     torch.testing.assert_close(message, -gradient, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     init=st.sampled_from([0.1, 0.5, 2.0]),

@@ -180,6 +180,7 @@ def coupled(x, y):
     return (x - y).square().sum(1).cosh().log() + (x * y).sin().sum(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(first=st.sampled_from(REGULARIZERS), second=st.sampled_from(REGULARIZERS), seed=st.integers(0, 999))
 def test_energies_never_rise_with_a_free_energy(first, second, seed):

@@ -129,6 +129,7 @@ def test_every_initialisation_trains(initial):
     assert history[-1]["loss"] < history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_under_its_seed(trained):
     _, again = train(SMALL)
     assert [entry["loss"] for entry in again] == [entry["loss"] for entry in trained[1]]

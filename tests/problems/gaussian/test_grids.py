@@ -54,6 +54,7 @@ def test_moments_of_rows_that_give_different_entries_are_those_of_dense_conditio
         assert (mean[seen] == row[seen]).all() and (variance[seen] == 0).all()
 
 
+@pytest.mark.slow
 def test_the_error_is_one_for_exact_means_and_the_root_of_two_for_exact_samples():
     problem, config = GaussianProblem(), GaussianConfig(rows=4, columns=4)
     queries = problem.test_queries(config, 400, torch.Generator().manual_seed(0))

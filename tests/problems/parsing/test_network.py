@@ -82,6 +82,7 @@ def best_constant(sentences):
     return max(distances, *(sum(head == h for _, head in pairs) for h in range(15))) / len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "more"),
     [

@@ -174,6 +174,7 @@ def mean(t, points):
 """
 
 
+@pytest.mark.slow
 def test_plates_have_any_size_of_training(tmp_path, capsys):
     file, folder = tmp_path / "plates.py", str(tmp_path / "run")
     file.write_text(PLATES)

@@ -74,6 +74,7 @@ def test_points_of_a_crescent_have_its_density():
     assert stats.kstest(angle, stats.uniform(-math.pi / 2, math.pi).cdf).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_the_reference_of_two_moons_is_the_inverse_of_the_program(traced):
     """Given x, a crescent's point determines theta up to the sign of the sum."""
     x = np.array([0.1, -0.2])

@@ -70,6 +70,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_images_without_labels_are_learned_and_boards_solved(trained, capsys):
     figures = json.loads(printed(capsys, "evaluate", trained, "--json"))
     (metrics,) = figures.values()

@@ -71,6 +71,7 @@ def test_log_partition_and_marginals_are_exact_where_nothing_is_split(seed, zero
         torch.testing.assert_close(answer["s"], exact["s"], atol=1e-8, rtol=0)
 
 
+@pytest.mark.slow
 def test_more_entries_give_a_tighter_bound_on_average():
     gaps = []
     for entries in (1, 27, 243):

@@ -78,6 +78,7 @@ def test_max_product_finds_the_most_probable_values_of_trees(g, seed):
     torch.testing.assert_close(ours["s"], exact["s"])
 
 
+@pytest.mark.slow
 @given(loopy(), st.integers(0, 100))
 @settings(max_examples=30)
 def test_the_tree_reweighted_log_partition_is_an_upper_bound_and_mean_field_a_lower_one(g, seed):

@@ -323,6 +323,7 @@ def test_the_layout_of_an_observation_in_memory_does_not_matter(layout):
         assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in g.variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("regularizer", "seed"), [(unn.SquaredNorm(), 3), (unn.L1(0.3), 1)], ids=repr)
 def test_a_cubic_energy_that_falls_out_of_range_has_not_converged(regularizer, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -52,6 +52,7 @@ def test_a_quadratic_energy_of_one_entry_is_minimised_exactly(weight, rounds):
     assert out.status is unn.Status.LIMIT
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 12), exponent=st.floats(0, 3.5), concave=st.booleans(), seed=st.integers(0, 999))
 def test_a_quadratic_energy_is_minimised_in_one_update_or_the_status_says_that_it_is_not(

@@ -62,6 +62,7 @@ def both(g, **options):
     return long, unn.Unrolled(g, "X", "C", order=order, gradient=unn.Implicit(1e-13, **options))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10_000), solver=st.sampled_from(["rounds", "anderson"]))
 def test_gradients_at_the_fixed_point_are_those_of_long_unrolling(seed, solver):
@@ -73,6 +74,7 @@ def test_gradients_at_the_fixed_point_are_those_of_long_unrolling(seed, solver):
     assert implicit.equilibrium.converged
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_second_derivatives_at_the_fixed_point_are_those_of_long_unrolling(seed):
@@ -228,6 +230,7 @@ def test_a_fixed_point_that_repels_is_reported():
         network(torch.ones(1, 2))
 
 
+@pytest.mark.slow
 def test_blocks_without_a_closed_form_have_the_gradient_of_the_fixed_point_too():
     g = unn.FactorGraph("curved", n=3)
     x = g.variable("X", "n", unn.SquaredNorm())
@@ -274,6 +277,7 @@ def test_energies_without_a_minimum_have_no_equilibrium_and_are_refused_with_wha
         unn.Unrolled(g, "X", "B", gradient=unn.Implicit())
 
 
+@pytest.mark.slow
 def test_accelerated_rounds_settle_where_the_rounding_of_the_energy_is_larger_than_its_decrease():
     torch.manual_seed(0)
     g = unn.FactorGraph("attention", d=16)
@@ -334,6 +338,7 @@ def on_both_sides(regularizer, seed, dtype):
     return g.to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regularizer", [unn.Ball(1.0), unn.LayerNorm(), unn.RMSNorm()], ids=repr)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=2, deadline=None)

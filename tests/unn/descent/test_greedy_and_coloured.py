@@ -61,6 +61,7 @@ def cells(rows=5, columns=4):
     return blocks
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_all_orders_end_at_the_same_fixed_point_of_a_strictly_convex_energy(seed):

@@ -48,6 +48,7 @@ def error(ours, exact):
     return float(difference.norm() / torch.cat([b.flatten() for b in exact]).norm())
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     output=st.sampled_from([unn.SignedEntropy, unn.BinaryEntropy, unn.Entropy, unn.SquaredNorm]),
@@ -95,6 +96,7 @@ def test_the_gap_of_energies_is_never_negative_and_zero_where_targets_are_what_i
     assert abs(float(loss({"X": values["X"], "Y": inferred}).detach())) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [unn.ContrastiveHebbian, unn.EquilibriumPropagation])
 def test_training_on_either_learns_a_function_that_the_network_can_have(kind):
     teacher, g = layers(5, 0.8), layers(1)

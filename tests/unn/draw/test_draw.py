@@ -191,6 +191,7 @@ def test_pictures_look_the_same_whatever_the_style_of_the_session(style):
         assert colours() == plain
 
 
+@pytest.mark.slow
 def test_pictures_and_files_leave_the_global_state_of_matplotlib_alone(tmp_path):
     from matplotlib import _pylab_helpers, rcParams
 

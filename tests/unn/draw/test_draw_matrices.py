@@ -97,6 +97,7 @@ def test_a_million_edges_need_no_dense_matrix():
 # -- names ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(st.integers(1, 30), st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_names_of_blocks_never_meet(count, seed, dark, titled):

@@ -25,6 +25,7 @@ def small(**options: object) -> unn.EncoderOptions:
     return unn.EncoderOptions(width=16, blocks=1, hidden=16, dropout=0.0, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_has_the_exact_marginals():
     torch.manual_seed(0)
     g = pair(1.5)

@@ -460,6 +460,7 @@ def test_entries_that_underflow_within_one_table_count_where_the_others_are_smal
     assert bool((inference.sample(model, 5) == 1).all())
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
 def test_tables_over_hundreds_of_orders_of_magnitude_agree_with_sums_of_logarithms(seed):

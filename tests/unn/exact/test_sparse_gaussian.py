@@ -94,6 +94,7 @@ def chain(length, coupling=0.45):
     return g
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_hundred_thousand_agrees_with_a_banded_solver():
     length = 100_000
     g = chain(length)

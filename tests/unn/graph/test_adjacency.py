@@ -82,6 +82,7 @@ def test_a_boolean_circuit_has_the_mask_of_the_paper(gates):
 # -- any declaration -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(g=declarations())
 @settings(max_examples=300, deadline=None)
 def test_nodes_interact_where_some_values_of_all_letters_bring_them_together(g):

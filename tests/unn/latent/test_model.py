@@ -298,6 +298,7 @@ def test_importance_sampling_gives_the_probabilities_of_all_images_and_samples_h
     assert ((counts / 8000 - p).abs() < 5 * deviation + 0.01 * p).all()
 
 
+@pytest.mark.slow
 def test_samples_given_a_part_have_the_conditional_distribution_of_the_model(tiny):
     model = tiny
     grid, p = enumerated(model)

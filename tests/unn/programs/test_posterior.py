@@ -269,6 +269,7 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         traced.posterior({}, 0)
 
 
+@pytest.mark.slow
 def test_numbers_at_a_point_mass_stay_there_while_others_move():
     def program(t):
         a = t.sample("a", Normal(1.0, 0.0))
@@ -285,6 +286,7 @@ def test_numbers_at_a_point_mass_stay_there_while_others_move():
     assert abs(both["b"].mean() - 5 * gain) < 0.001 and both.log_evidence == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_spike_and_a_slab_have_their_probabilities(seed):
     def program(t):
@@ -301,6 +303,7 @@ def test_a_spike_and_a_slab_have_their_probabilities(seed):
     assert bool((result["b"][spike] == 0).all()) and len(result["c"][spike].unique()) > 100
 
 
+@pytest.mark.slow
 def test_counts_with_computed_bounds_index_arrays():
     def program(t):
         trials = t.sample("trials", Binomial(3, 0.5))

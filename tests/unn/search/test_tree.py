@@ -199,6 +199,7 @@ def test_answers_that_break_a_constraint_without_groups_do_not_end_the_list():
         assert answers == [[1, 2], [2, 1]] and bool(solutions.is_complete)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 2), min_size=1, max_size=4),
     st.lists(st.integers(0, 1), max_size=2),

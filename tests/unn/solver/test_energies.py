@@ -76,6 +76,7 @@ def test_a_short_training_finds_most_optimal_assignments_from_real_gains():
     assert float((chosen == test["X"]).flatten(1).all(1).float().mean()) > 0.75
 
 
+@pytest.mark.slow
 def test_continuous_nodes_that_are_not_given_are_estimated_in_their_units():
     torch.manual_seed(0)
     model = Solver(sensors(), OPTIONS, {})
@@ -88,6 +89,7 @@ def test_continuous_nodes_that_are_not_given_are_estimated_in_their_units():
     assert float((estimate - exact).square().mean().sqrt()) < 2.5, "the readings vary by 8"
 
 
+@pytest.mark.slow
 def test_partial_readings_are_kept_and_inform_the_discrete_nodes():
     torch.manual_seed(0)
     model = Solver(sensors(), OPTIONS, {})

@@ -324,6 +324,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_an_error_and_keeps_the_last_go
     check_same(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_system_on_files_ends_the_run_and_resuming_without_it_loses_nothing(
     processes, whole, tmp_path
 ):
