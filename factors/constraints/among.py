@@ -23,7 +23,7 @@ from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
 from .cardinality import bounds_of, condition_of
-from .ones import binary_ones, shares_of_ones
+from .ones import binary_ones, shares_of_ones, undefined_entries
 
 Numbers = NDArray[np.int64]
 
@@ -105,9 +105,10 @@ class Among(Constraint):
         return total.flatten(1)
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of groups with a wrong count of entries above one half, or of spins above 0, shape
-        ``(batch,)``."""
-        return batch_sum((self._distances(self._sums(binary_ones(self, values))) != 0).long())
+        """Number of groups with a wrong count of entries above one half, or of spins above 0, and of entries
+        that are NaN; shape ``(batch,)``."""
+        wrong = batch_sum((self._distances(self._sums(binary_ones(self, values))) != 0).long())
+        return wrong + undefined_entries(self, values)
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of the soft count of each group from its bounds, shape ``(batch, groups)``."""

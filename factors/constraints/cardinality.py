@@ -19,7 +19,7 @@ from unn.regularizers.base import batch_sum
 
 from ..energies.counting import CountEnergy
 from ..energies.weighted import LossEnergy
-from .ones import is_spin, shares_of_ones
+from .ones import is_spin, shares_of_ones, undefined_entries
 
 
 class Cardinality(Constraint):
@@ -137,12 +137,13 @@ class Cardinality(Constraint):
         return [CountGroups({variable: entries.reshape(number, -1).numpy()}, self.lower, self.upper)]
 
     def violations(self, x: Tensor) -> Tensor:
-        """Number of groups with a wrong count, shape ``(batch,)``.
+        """Number of groups with a wrong count, and of entries that are NaN; shape ``(batch,)``.
 
         Args:
             x: values of the variable, shape ``(batch, *axes)``.
         """
-        return batch_sum((self.distances(self.counts(x)) != 0).long())
+        wrong = batch_sum((self.distances(self.counts(x)) != 0).long())
+        return wrong + undefined_entries(self, {self.references[0].array.name: x})
 
     def violations_of(self, values: Values) -> Tensor:
         return self.violations(values[self.references[0].array.name])

@@ -17,7 +17,7 @@ from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_le
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.regularizers import Elementwise, Simplex
-from unn.regularizers.base import batch_sum
+from unn.regularizers.base import batch_flat, batch_sum
 
 from ..energies.weighted import EqualBits, LossEnergy, WeightedProduct
 
@@ -103,7 +103,7 @@ class Different(Constraint):
             distances = (left - right).abs()
             if along:
                 distances = distances.amax(along)
-            return (4 * (0.5 - distances).clamp(min=0).square()).flatten(1)
+            return batch_flat(4 * (0.5 - distances).clamp(min=0).square())
         if self._kind == "simplex":
             simplex = [1 + letters.index(letter) for letter in self._simplex]
             equal = (left * right).sum(simplex, keepdim=True)
@@ -113,7 +113,7 @@ class Different(Constraint):
             equal = (1 + left * right) / 2
         for axis in reversed(along):
             equal = equal.prod(axis)
-        return equal.flatten(1)
+        return batch_flat(equal)
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss as an energy factor, up to a constant.

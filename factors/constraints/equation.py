@@ -15,7 +15,7 @@ from unn.graph.interactions import Relation, Shapes, ordered_letters_of
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.ops.contraction import BATCH, contraction
-from unn.regularizers.base import batch_sum
+from unn.regularizers.base import batch_flat, batch_sum
 
 from ..energies.squared_residual import SquaredResidual
 
@@ -79,7 +79,7 @@ class Equation(Constraint):
             values: values of the variables, shape ``(batch, *axes)``.
         """
         result, sums = self._sides(checked_views(self, values))
-        return (result - sums).square().flatten(1)
+        return batch_flat((result - sums).square())
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The sum of squared residuals, ``SquaredResidual``, which the inner solver minimises."""

@@ -16,6 +16,7 @@ from unn.regularizers.base import batch_sum
 from ..energies.weighted import LossEnergy
 from .all_different import AllDifferent
 from .cardinality import Cardinality
+from .ones import undefined_entries
 
 
 class Not(Constraint):
@@ -45,9 +46,10 @@ class Not(Constraint):
         self.count = count
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of groups whose count lies within the bounds, shape ``(batch,)``."""
+        """Number of groups whose count lies within the bounds, and of entries that are NaN; shape
+        ``(batch,)``."""
         counts = _placed(self.count, self).counts(values[self.references[0].array.name])
-        return batch_sum((self.count.distances(counts) == 0).long())
+        return batch_sum((self.count.distances(counts) == 0).long()) + undefined_entries(self, values)
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of each soft count from the nearest number outside the bounds."""
@@ -118,11 +120,12 @@ class Implies(Constraint):
         self.condition, self.conclusion = condition, conclusion
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of groups whose condition holds and whose conclusion does not, shape ``(batch,)``."""
+        """Number of groups whose condition holds and whose conclusion does not, and of entries that are NaN;
+        shape ``(batch,)``."""
         condition, conclusion = self._placed()
         held = condition.distances(condition.counts(values[condition.references[0].array.name])) == 0
         failed = conclusion.distances(conclusion.counts(values[conclusion.references[0].array.name])) != 0
-        return batch_sum((held & self._aligned(failed)).long())
+        return batch_sum((held & self._aligned(failed)).long()) + undefined_entries(self, values)
 
     def part_losses(self, values: Values) -> Tensor:
         """The smaller of the losses of the negated condition and of the conclusion, by group."""

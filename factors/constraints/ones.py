@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from unn import Factor
 from unn.graph.arrays import Array, Variable
 from unn.graph.factor import Values
 from unn.regularizers import Elementwise
+from unn.regularizers.base import batch_sum
 
 
 def is_spin(array: Array) -> bool:
@@ -34,3 +36,10 @@ def shares_of_ones(factor: Factor, values: Values) -> dict[str, Tensor]:
 def binary_ones(factor: Factor, values: Values) -> dict[str, Tensor]:
     """Values of the variables of a factor rounded to 0 and 1, in float64: bits at one half, spins at 0."""
     return {name: (x > 0.5).double() for name, x in shares_of_ones(factor, values).items()}
+
+
+def undefined_entries(factor: Factor, values: Values) -> Tensor:
+    """Number of entries of the variables of a factor that are NaN, each of which is a violation; shape
+    ``(batch,)``."""
+    names = dict.fromkeys(reference.array.name for reference in factor.references)
+    return torch.stack([batch_sum(values[name].isnan().long()) for name in names]).sum(0)

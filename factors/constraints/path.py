@@ -15,7 +15,7 @@ from unn.graph.views import checked_views
 from unn.regularizers.base import batch_sum
 
 from ..energies.weighted import LossEnergy
-from .ones import binary_ones, shares_of_ones
+from .ones import binary_ones, shares_of_ones, undefined_entries
 
 
 class Incidence(Constraint):
@@ -118,8 +118,9 @@ class Path(Incidence):
         super().__init__(edge, source, target, ends, name=name)
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of nodes with a wrong degree, shape ``(batch,)``."""
-        return batch_sum((self._excess(binary_ones(self, values)) != 0).long())
+        """Number of nodes with a wrong degree, and of entries that are NaN; shape ``(batch,)``."""
+        wrong = batch_sum((self._excess(binary_ones(self, values)) != 0).long())
+        return wrong + undefined_entries(self, values)
 
     def part_losses(self, values: Values) -> Tensor:
         """(degree - 2 visited + end)^2 of each node, shape ``(batch, nodes)``."""
@@ -162,7 +163,8 @@ class Connected(Incidence):
         super().__init__(edge, source, target, name=name)
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of visited nodes that no used edges connect to the first visited one, shape ``(batch,)``."""
+        """Number of visited nodes that no used edges connect to the first visited one, and of entries that
+        are NaN; shape ``(batch,)``."""
         checked_views(self, values)
         shares = shares_of_ones(self, values)
         edges, nodes = (shares[reference.array.name] > 0.5 for reference in self.references[:2])
@@ -173,7 +175,7 @@ class Connected(Incidence):
             further = torch.zeros(reached.shape, device=edges.device).index_add(1, second, forward.float())
             further = further.index_add(1, first, backward.float()) > 0
             if not bool((further & ~reached).any()):
-                return (nodes & ~reached).sum(1)
+                return (nodes & ~reached).sum(1) + undefined_entries(self, values)
             reached = reached | further
 
     def formula(self) -> str:

@@ -19,7 +19,7 @@ from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_le
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.regularizers import Simplex
-from unn.regularizers.base import batch_sum
+from unn.regularizers.base import batch_flat, batch_sum
 
 from ..energies.weighted import LossEnergy
 
@@ -163,7 +163,7 @@ class Table(Constraint):
             chosen = x.index_select(-1, self.allowed[:, k].to(x.device))
             result = chosen if result is None else result * chosen
         assert result is not None
-        return result.sum(-1).flatten(1)
+        return batch_flat(result.sum(-1))
 
     def _views(self, values: Values) -> list[Tensor]:
         """Entries of each reference by assignment of letters, of size 1 for letters that it lacks; shape

@@ -40,7 +40,7 @@ def count_distribution(scores: Tensor, lower: int = 0, upper: int | None = None)
 
     Raises:
         ArgumentError: for bounds that are not whole numbers >= 0.
-        ObservationError: for scores that are NaN or +inf, or without entries.
+        ObservationError: for scores that are NaN or +inf, without entries, or no real floating-point numbers.
 
     Example:
         >>> count_distribution(torch.zeros(3), 1, 1).marginals
@@ -53,6 +53,11 @@ def count_distribution(scores: Tensor, lower: int = 0, upper: int | None = None)
         raise ObservationError(
             f"count_distribution takes scores of shape (*batch, n) with n >= 1 that are numbers or -inf, got "
             f"{tuple(scores.shape)}."
+        )
+    if not scores.is_floating_point():
+        raise ObservationError(
+            f"count_distribution takes scores of a floating-point type, got {scores.dtype}; convert them, as "
+            "by scores.double()."
         )
     n = scores.shape[-1]
     highest = n if upper is None else min(upper, n)

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn, check_model
 from ..errors import ArgumentError
 from ..exact.ground import refusal_of_tables
+from ..exact.inference import impossible_row, mean_surprise
 from ..exact.model import conditional_evidence, like_parameters
 from ..exact.nodes import Given, on_cpu
 from ..exact.queries import tables_of
 from ..graph.declaration import Declaration
 from .options import BeliefOptions
-from .queries import marginals, marginals_of_tables
+from .queries import marginals_of_tables, table_marginals
 
 
 class BeliefModel(nn.Module, CanLearn, CanInfer):
@@ -48,6 +49,7 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
 
         Raises:
             ArgumentError: for the method "max-product", which has no log-partition.
+            InferenceError: for an example whose observed part has probability zero.
         """
         if self.options.method == "max-product":
             raise ArgumentError(
@@ -59,8 +61,7 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = marginals_of_tables(nodes, model, everything, self.options).log_partition
         total = marginals_of_tables(nodes, model, evidence, self.options).log_partition
-        loss: Tensor = (total - joint).mean()
-        return like_parameters(loss, self)
+        return like_parameters(mean_surprise(self.graph.name, total, joint), self)
 
     @torch.no_grad()
     def infer_values(
@@ -71,9 +72,19 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
         iterations: int | None = None,
     ) -> dict[str, Tensor]:
         """Approximate means of all variables; see ``unn.belief.marginals``. ``iterations`` limits the
-        rounds."""
+        rounds.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph.
+            InferenceError: for evidence that belief propagation proves to have probability zero.
+        """
         options = self.options
         if iterations is not None:
             options = replace(options, rounds=iterations)
-        answer = marginals(self.graph, given, sizes=sizes, options=options)
-        return {name: x.expand(count, *x.shape[1:]).float() for name, x in answer.means.items()}
+        nodes, model, evidence = tables_of(self.graph, given, sizes, None)
+        probabilities = table_marginals(model, evidence, options).probabilities
+        impossible = (probabilities.sum(2) == 0).any(1).nonzero()[:, 0]
+        if len(impossible):
+            raise impossible_row(self.graph.name, int(impossible[0]))
+        means = nodes.means(probabilities)
+        return {name: x.expand(count, *x.shape[1:]).float() for name, x in means.items()}

@@ -26,6 +26,7 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
     if listed and all(math.prod(x.shape[1] for x in own.entries) <= _DIRECT for own in listed):
         return [_listed_family(nodes, own) for own in listed]
     families = []
+    counted_groups = 0
     for part in factor.groups(shapes):
         node_parts, state_parts = [], []
         for name, entries in part.entries.items():
@@ -45,7 +46,10 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
             continue
         upper = scopes.shape[1] if part.upper is None else part.upper
         for family, own_states in _distinct_groups(scopes, counted, states):
-            families += _count_families(family, own_states, part.lower, upper, states, names, factor.name)
+            families += _count_families(
+                family, own_states, part.lower, upper, states, names, factor.name, counted_groups
+            )
+            counted_groups += len(family)
     return families
 
 
@@ -93,6 +97,7 @@ def _count_families(
     states: list[int],
     names: list[str],
     name: str,
+    first: int,
 ) -> list[Family]:
     """Tables of groups: of all their nodes, or of a chain of counters."""
     sizes = [states[node] for node in scopes[0].tolist()]
@@ -122,7 +127,7 @@ def _count_families(
             logs = torch.where(hit, 0.0, -torch.inf).double()
             columns = [torch.arange(len(states), len(states) + groups)]
             for group in range(groups):
-                names.append(f"{name} counter {group}.{axis}")
+                names.append(f"{name} counter {first + group}.{axis}")
                 states.append(cap + 1)
         logs = logs if before is not None else logs[:, 0]
         own = [scopes[:, axis]] if before is None else [before, scopes[:, axis]]

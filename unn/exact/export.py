@@ -85,7 +85,7 @@ def to_bayesian_network(model: ModelFile) -> ModelFile:
     states = [len(own) for own in model.states]
     tables = [
         (scope, torch.as_tensor(weights, dtype=torch.float64).log()[None])
-        for scope, weights in zip(model.scopes, model.weights, strict=True)
+        for scope, weights in zip(model.scopes, model.potentials, strict=True)
     ]
     is_possible = all(bool((logs > -torch.inf).any()) for _, logs in tables)
     distributions: dict[int, Table] = {}

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache import BoundedCache
@@ -35,6 +36,8 @@ _MOST = 2**27
 """Largest number of entries of the tables of one factor."""
 NEVER = -1e29
 """Logarithms up to this stand for weight 0, as finite numbers must in constants of a declaration."""
+Indices = Mapping[str, NDArray[np.int64]]
+"""The values of each letter."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(?:!=|<=|>=|<|>)\s*(\w+)\s*")
 
 
@@ -99,7 +102,7 @@ def ground(
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     graph.require_parameters()
-    families: list[Family] = []
+    families = _regularizer_tables(nodes)
     states, names = list(nodes.states), list(nodes.names)
     for factor in graph.factors.values():
         if isinstance(factor, EnergyFactor):
@@ -109,6 +112,18 @@ def ground(
             families += counted_tables(nodes, factor, states, names)
     model = TableModel(tuple(states), tuple(families), tuple(names), graph.name)
     return model if plans is None else replace(model, plans=plans)
+
+
+def _regularizer_tables(nodes: Nodes) -> list[Family]:
+    """Tables of the regularizers that are not 0 at the states of their nodes."""
+    families = []
+    for name, own in nodes.ranges.items():
+        if name not in nodes.structured:
+            logs = -nodes.graph.variables[name].regularizer.value(own.values_of_states())
+            if bool((logs != 0).any()):
+                scopes = own.numbers().reshape(-1, 1)
+                families.append(Family(scopes, logs.double().expand(len(scopes), 1, -1)))
+    return families
 
 
 def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, Tensor]) -> list[Family]:
@@ -141,9 +156,10 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
             lead = [batch] if x.ndim > len(reference.array.axes) else []
             x = view(x.to("cpu", torch.float64), reference.pattern, sizes, starts, factor.indices)
             operands += [x, [*lead, *(symbols[x] for x in reference.letters)]]
-    keep = _kept_terms(factor, node_letters, sizes)
+    indices = {letter: starts.get(letter, 0) + np.arange(sizes[letter]) for letter in symbols}
+    keep = _kept_terms(factor, node_letters, indices)
     if keep is None:
-        mask = _condition_mask(factor, sizes)
+        mask = _condition_mask(factor, indices)
         if mask is not None:
             operands += [mask[0], [symbols[letter] for letter in mask[1]]]
     present = {k for labels in operands[1::2] for k in labels if isinstance(labels, list)}
@@ -225,20 +241,20 @@ def _array_value(nodes: Nodes, reference: Reference, constants: Mapping[str, Ten
     return value
 
 
-def _kept_terms(factor: EnergyFactor, letters: Sequence[str], sizes: LetterSizes) -> Tensor | None:
+def _kept_terms(factor: EnergyFactor, letters: Sequence[str], indices: Indices) -> Tensor | None:
     """Mask of the terms that a condition between letters of nodes selects; None without such a condition."""
-    grids = np.meshgrid(*(np.arange(sizes[letter]) for letter in letters), indexing="ij")
+    grids = np.meshgrid(*(indices[letter] for letter in letters), indexing="ij")
     selected = factor.keeps({letter: grid.reshape(-1) for letter, grid in zip(letters, grids, strict=True)})
     return None if selected is None else torch.from_numpy(selected)
 
 
-def _condition_mask(factor: EnergyFactor, sizes: LetterSizes) -> tuple[Tensor, tuple[str, str]] | None:
+def _condition_mask(factor: EnergyFactor, indices: Indices) -> tuple[Tensor, tuple[str, str]] | None:
     """Mask over two letters of a condition that involves letters of features, and these letters."""
     match = _CONDITION.fullmatch(factor.product() or "")
     if match is None:
         return None
     left, right = match.groups()
-    rows, columns = np.meshgrid(np.arange(sizes[left]), np.arange(sizes[right]), indexing="ij")
+    rows, columns = np.meshgrid(indices[left], indices[right], indexing="ij")
     selected = factor.keeps({left: rows, right: columns})
     assert selected is not None
     return torch.from_numpy(selected).double(), (left, right)

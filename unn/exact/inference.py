@@ -334,6 +334,26 @@ def impossible_row(name: str, row: int) -> InferenceError:
     )
 
 
+def mean_surprise(name: str, total: Tensor, joint: Tensor) -> Tensor:
+    """Mean of minus the conditional log-likelihood of examples given their observed parts, a scalar.
+
+    Args:
+        name: of the graph.
+        total: log-partition given the observed part of each example, shape ``(batch,)``.
+        joint: log-partition given the whole example, shape ``(batch,)``.
+
+    Raises:
+        InferenceError: for an observed part of probability zero.
+    """
+    impossible = (total == -torch.inf).nonzero()[:, 0]
+    if len(impossible):
+        raise InferenceError(
+            f"graph {name!r}: the observed part of example {int(impossible[0])} has probability zero, so "
+            "that the example has no conditional likelihood."
+        )
+    return (total - joint).mean()
+
+
 def cost(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Cost:

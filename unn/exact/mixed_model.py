@@ -13,6 +13,7 @@ from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial, rows_of
 from .gaussian import constants_given
+from .inference import mean_surprise
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
 from .model import generator_of, like_parameters, verified
 from .nodes import Given, check_rows, on_cpu
@@ -66,7 +67,8 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
 
         Raises:
             ObservationError: for values or masks that do not fit the graph.
-            InferenceError: for an energy that is not bounded below, or a graph beyond the limits.
+            InferenceError: for an energy that is not bounded below, a graph beyond the limits, or an example
+                whose observed part has probability zero.
         """
         if not values:
             raise ObservationError(f"graph {self.graph.name!r}: examples have no values.")
@@ -82,8 +84,8 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
             if name in own
         }
         joint = self._log_partition(dict(values), count, sizes)
-        loss: Tensor = (self._log_partition(given, count, sizes) - joint).mean()
-        return like_parameters(loss, self)
+        total = self._log_partition(given, count, sizes)
+        return like_parameters(mean_surprise(self.graph.name, total, joint), self)
 
     @torch.no_grad()
     def infer_values(

@@ -14,7 +14,7 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import structures
 from .ground import refusal_of_structures
-from .inference import impossible_row
+from .inference import impossible_row, mean_surprise
 from .nodes import Given, Nodes, check_rows, on_cpu
 from .options import ExactOptions
 from .queries import query_of, with_counters
@@ -56,14 +56,15 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
 
         Raises:
             ObservationError: for values or masks that do not fit the graph.
-            InferenceError: for a graph beyond the limits.
+            InferenceError: for a graph beyond the limits, or an example whose observed part has probability
+                zero.
         """
         values, observed = on_cpu(values), on_cpu(observed)
         nodes, model, everything = query_of(self.graph, values, sizes, None)
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = structures.log_partition((nodes, model, everything), self.options)
-        loss: Tensor = (structures.log_partition((nodes, model, evidence), self.options) - joint).mean()
-        return like_parameters(loss, self)
+        total = structures.log_partition((nodes, model, evidence), self.options)
+        return like_parameters(mean_surprise(self.graph.name, total, joint), self)
 
     @torch.no_grad()
     def infer_values(

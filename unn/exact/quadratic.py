@@ -140,9 +140,9 @@ def _quadratic_forms(
     graph: Declaration, pattern: Pattern, fixed: Mapping[str, Tensor], energies: int
 ) -> Quadratic:
     size, count = pattern.entries, 1 + pattern.probes
-    points = torch.zeros(count, size, dtype=torch.float64)
-    points[1 + pattern.probe, torch.arange(size)] = 1
-    points = points.repeat(energies, 1)
+    points = torch.zeros(energies * count, size, dtype=torch.float64)
+    directions = torch.zeros(count, size, dtype=torch.float64)
+    directions[1 + pattern.probe, torch.arange(size)] = 1
     differentiable = torch.is_grad_enabled() and any(
         x.requires_grad for x in (*graph.parameters(), *fixed.values())
     )
@@ -155,17 +155,27 @@ def _quadratic_forms(
         terms = double_precision_terms(graph, {**leaves, **others})
         shares = [term.expand(len(points)) for term in terms.values()]
         energy = torch.stack(shares).sum(0)
-        gradients = torch.autograd.grad(
-            energy.sum(), list(leaves.values()), create_graph=differentiable, materialize_grads=True
-        )
-    flat = torch.cat([x.reshape(len(x), -1) for x in gradients], 1).unflatten(0, (energies, count))
-    constant = energy[::count]
+        gradients = _flat_gradients(energy.sum(), leaves, create_graph=True)
+        # products of the Hessian, in which large linear terms leave no rounding errors
+        along = (gradients.unflatten(0, (energies, count)) * directions).sum()
+        products = torch.zeros_like(gradients)
+        if along.requires_grad:
+            products = _flat_gradients(along, leaves, create_graph=differentiable)
+    constant, linear = energy[::count], -gradients[::count]
     if not differentiable:
-        flat, constant = flat.detach(), constant.detach()
-    products = flat[:, 1:] - flat[:, :1]
+        products, linear, constant = products.detach(), linear.detach(), constant.detach()
+    products = products.unflatten(0, (energies, count))[:, 1:]
     precision = products[:, pattern.probe[pattern.columns], pattern.rows]
     transposed = products[:, pattern.probe[pattern.rows], pattern.columns]
-    return Quadratic((precision + transposed) / 2, -flat[:, 0], constant)
+    return Quadratic((precision + transposed) / 2, linear, constant)
+
+
+def _flat_gradients(total: Tensor, leaves: Mapping[str, Tensor], *, create_graph: bool) -> Tensor:
+    """Gradients by variables in a row, shape ``(batch, entries)``."""
+    gradients = torch.autograd.grad(
+        total, list(leaves.values()), create_graph=create_graph, materialize_grads=True
+    )
+    return torch.cat([x.reshape(len(x), -1) for x in gradients], 1)
 
 
 def split(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:

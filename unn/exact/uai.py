@@ -32,8 +32,9 @@ class _Tokens:
     """Words of a file, read in order; errors name the line."""
 
     def __init__(self, text: str, path: Path) -> None:
-        self.text, self.path = text, path
-        self.words = text.split()
+        # some programs write comments behind the scopes
+        self.text, self.path = re.sub(r"#[^\r\n]*", "", text), path
+        self.words = self.text.split()
         self.position = 0
 
     def error(self, position: int, expected: str) -> DataError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, suggest, whole_number
 from .declaration import Declaration
 from .partial import Partial
 
@@ -34,8 +34,10 @@ def shapes_of(
     """Shapes of some arrays of a graph, without batch axes.
 
     Raises:
-        DeclarationError: for an unknown size, or sizes that contradict the declaration.
+        DeclarationError: for an unknown size or axis, a size that is no whole number, or sizes that
+            contradict the declaration.
     """
+    check_sizes(graph, sizes)
     table = graph.size_table
     solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
     shapes = {}
@@ -50,3 +52,21 @@ def shapes_of(
             )
         shapes[name] = tuple(int(size or 0) for size in shape)
     return shapes
+
+
+def check_sizes(graph: Declaration, sizes: Mapping[str, int]) -> None:
+    """Check the sizes of a query.
+
+    Raises:
+        DeclarationError: for anything but a mapping, an axis that no array has, or a size that is no whole
+            number.
+    """
+    if not isinstance(sizes, Mapping):
+        raise DeclarationError(
+            f"graph {graph.name!r}: sizes must be a mapping such as {{'i': 3}}, got {type(sizes).__name__}."
+        )
+    axes = {axis for array in graph.arrays.values() for axis in array.axes}
+    for axis, size in sizes.items():
+        if axis not in axes and axis not in graph.sizes:
+            raise DeclarationError(f"graph {graph.name!r} has no axis {axis!r}.{suggest(axis, sorted(axes))}")
+        whole_number(f"graph {graph.name!r}: the size of axis {axis!r}", size, 0)

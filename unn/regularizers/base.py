@@ -222,6 +222,11 @@ def batch_sum(x: Tensor) -> Tensor:
     return x if x.ndim < 2 else x.sum(tuple(range(1, x.ndim)))
 
 
+def batch_flat(x: Tensor) -> Tensor:
+    """All entries of each batch element in a row: ``(batch, *axes)`` to ``(batch, entries)``."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
+
+
 def batch_all(x: Tensor) -> Tensor:
     """Conjunction over all axes but the first."""
     return x if x.ndim < 2 else x.flatten(1).all(1)

@@ -22,15 +22,39 @@ class NodeBlock:
         candidates: candidates of the nodes, shape ``(nodes, values)``.
         groups: groups with a member among them, shape ``(groups,)``.
         counts: the bounds of these groups.
-        to_groups: sums over the candidates of each of these groups, sparse.
-        to_candidates: sums over these groups of each candidate, sparse.
+        to_groups: sums over the candidates of each of these groups, sparse; candidates that occur several
+            times in a group count as often.
+        by_multiplicity: numbers of times that candidates occur in groups, each with the sums over the groups
+            in which a candidate occurs so often, sparse, shape ``(candidates, groups)``.
     """
 
     candidates: Tensor
     groups: Tensor
     counts: Counts
     to_groups: Tensor
-    to_candidates: Tensor
+    by_multiplicity: tuple[tuple[int, Tensor], ...]
+
+    def rise(self, without: Tensor) -> Tensor:
+        """Cost of the groups where a candidate is the true one of its node, in excess of that without any.
+
+        Args:
+            without: counts of the groups without the nodes of this block, shape ``(groups, chains)``.
+
+        Returns:
+            Shape ``(candidates, chains)``.
+        """
+        cost = self.counts.cost(without)
+        rises = [groups @ (self.counts.cost(without + k) - cost) for k, groups in self.by_multiplicity]
+        return torch.stack(rises).sum(0)
+
+    def members_of(self, groups: Tensor) -> Tensor:
+        """Whether each node has a candidate in marked groups, shape ``(nodes, chains)``.
+
+        Args:
+            groups: 1 for these groups, 0 for others, shape ``(groups, chains)``.
+        """
+        marks = torch.stack([own @ groups for _, own in self.by_multiplicity]).sum(0)
+        return marks.view(*self.candidates.shape, -1).sum(1) > 0
 
 
 def blocks_of(layout: Layout, counts: Counts) -> list[NodeBlock]:
@@ -56,7 +80,19 @@ def blocks_of(layout: Layout, counts: Counts) -> list[NodeBlock]:
                     groups,
                     counts.select(groups),
                     sums(columns, rows, shape),
-                    sums(rows, columns, (shape[1], shape[0])),
+                    _by_multiplicity(rows, columns, (shape[1], shape[0])),
                 )
             )
     return blocks
+
+
+def _by_multiplicity(
+    candidates: Tensor, groups: Tensor, shape: tuple[int, int]
+) -> tuple[tuple[int, Tensor], ...]:
+    """Sums over the groups of each candidate, by the number of times that the pair occurs."""
+    pairs, repeats = (candidates * shape[1] + groups).unique(return_counts=True)
+    matrices = []
+    for k in repeats.unique().tolist() or [1]:
+        own = pairs[repeats == k]
+        matrices.append((k, sums(own // max(1, shape[1]), own % max(1, shape[1]), shape)))
+    return tuple(matrices)

@@ -34,6 +34,9 @@ class Search(nn.Module, CanLearn, CanSolve):
     exactly: at temperature T a value has probability proportional to exp(-violations / T). Focused sweeps
     update only the nodes in violated groups (Seitz, Alava and Orponen, 2005), annealed ones all nodes.
 
+    A chain of focused sweeps whose groups are all met begins anew once its values have been proposed as an
+    answer, since constraints that do not count may have refused them.
+
     Args:
         graph: declaration with categorical or binary variables and counting constraints.
         options: mode, sweeps, chains and temperatures.
@@ -107,11 +110,11 @@ class _Attempt(Attempt):
         # chains of an instance are adjacent columns
         self.false = known.false.repeat_interleave(options.chains, 0).T.contiguous()
         self.true = known.true.repeat_interleave(options.chains, 0).T.contiguous()
+        self.totals: Tensor
+        self.to_totals = sums(counts.group, counts.candidate, (len(counts.lower), layout.candidates))
         self.values = torch.zeros(self.false.shape)
-        for block in blocks:
-            self._set(block, self._sample(block, torch.zeros(block.candidates.numel(), self.columns), 1.0))
-        shape = (len(counts.lower), layout.candidates)
-        self.totals = sums(counts.group, counts.candidate, shape) @ self.values
+        self._restart(torch.ones(self.columns, dtype=torch.bool))
+        self.settled = torch.zeros(self.columns, dtype=torch.bool)
 
     @property
     def columns(self) -> int:
@@ -121,13 +124,19 @@ class _Attempt(Attempt):
     def advance(self) -> dict[str, Tensor] | None:
         if self.sweep >= self.depth:
             return None
+        if self.options.mode == "focused":
+            # all groups of these chains are met, so that no node of them would move again
+            self._restart(self.settled)
         for _ in range(min(_SWEEPS, self.depth - self.sweep)):
             temperature = self._temperature()
             for block in self.blocks:
                 self._update(block, temperature)
             self.sweep += 1
-        cost = self.counts.cost(self.totals).sum(0).view(-1, self.options.chains)
-        best = cost.argmin(1) + torch.arange(len(cost)) * self.options.chains
+        cost = self.counts.cost(self.totals).sum(0)
+        chains = self.options.chains
+        best = cost.view(-1, chains).argmin(1) + torch.arange(0, self.columns, chains)
+        self.settled = torch.zeros(self.columns, dtype=torch.bool)
+        self.settled[best] = cost[best] == 0
         return self.layout.frame.unflatten(self.values[:, best].T)
 
     def keep(self, rows: Tensor) -> None:
@@ -135,6 +144,17 @@ class _Attempt(Attempt):
         columns = (rows[:, None] * chains + torch.arange(chains)).flatten()
         self.false, self.true = self.false[:, columns], self.true[:, columns]
         self.values, self.totals = self.values[:, columns], self.totals[:, columns]
+        self.settled = self.settled[columns]
+
+    def _restart(self, columns: Tensor) -> None:
+        """Random values of the chains in a mask of the columns."""
+        if not bool(columns.any()):
+            return
+        before = self.values.clone()
+        for block in self.blocks:
+            self._set(block, self._sample(block, torch.zeros(block.candidates.numel(), self.columns), 1.0))
+        self.values = torch.where(columns, self.values, before)
+        self.totals = self.to_totals @ self.values
 
     def _temperature(self) -> float:
         options = self.options
@@ -149,11 +169,9 @@ class _Attempt(Attempt):
         old = self.values[entries]
         totals = self.totals[block.groups]
         without = totals - block.to_groups @ old
-        rise = block.counts.cost(without + 1) - block.counts.cost(without)
-        new = self._sample(block, block.to_candidates @ rise, temperature)
+        new = self._sample(block, block.rise(without), temperature)
         if self.options.mode == "focused":
-            violated = (block.counts.cost(totals) > 0).to(old)
-            focus = (block.to_candidates @ violated).view(*block.candidates.shape, -1).sum(1) > 0
+            focus = block.members_of((block.counts.cost(totals) > 0).to(old))
             new = torch.where(focus[:, None], new.view(*block.candidates.shape, -1), old.view_as(new))
         self._set(block, new)
         self.totals[block.groups] = without + block.to_groups @ self.values[entries]

@@ -238,6 +238,12 @@ class Layout:
         )
 
     @cached_property
+    def has_repeats(self) -> bool:
+        """Whether a candidate occurs several times in a group."""
+        same = (self.candidate[1:] == self.candidate[:-1]) & (self.group[1:] == self.group[:-1])
+        return bool(same.any())
+
+    @cached_property
     def binary(self) -> Tensor:
         """Mask of the groups that are the two values of a binary node, shape ``(groups,)``."""
         slots = list(self.frame.slots.values())

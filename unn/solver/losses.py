@@ -51,26 +51,45 @@ def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
 
 def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:
     """Probability that the number of true candidates of each group lies within its bounds, shape
-    ``(groups,)``, by the recursion over its members, those of one node together."""
+    ``(groups,)``, by the recursion over its members, those of one node together. Candidates that occur
+    several times count as often."""
     groups = len(packed.group)
     pointer, single = packed.pairs_to_groups.pointer, probabilities[packed.to_groups.members]
+    # by the number of times that a member counts
+    by_multiplicity = {1: single}
     if packed.parts is not None:
-        pointer = packed.parts.pointer
-        single = single.new_zeros(int(pointer[-1])).index_add(0, packed.parts.part, single).clamp(max=1)
+        pointer, multiplicity = packed.parts.pointer, packed.parts.multiplicity
+        none = single.new_zeros(int(pointer[-1]))
+        by_multiplicity = {
+            int(k): none.index_add(0, packed.parts.part, torch.where(multiplicity == k, single, 0))
+            for k in multiplicity[multiplicity > 0].unique()
+        }
     members = pointer[1:] - pointer[:-1]
     most = int(members.max()) if groups else 0
     number = torch.arange(most, device=pointer.device)
     place = pointer[:-1, None] + number
     exists = number < members[:, None]
-    p = torch.where(exists, single[place.clamp(max=len(single) - 1)], 0)
-    largest = int(packed.upper.clamp(max=most).max()) + 1 if groups else 1
+    by_multiplicity = {
+        k: torch.where(exists, x[place.clamp(max=len(x) - 1)], 0) for k, x in by_multiplicity.items()
+    }
+    pairs = packed.pairs_to_groups.pointer
+    greatest = packed.upper.minimum(pairs[1:] - pairs[:-1])
+    largest = int(greatest.max()) + 1 if groups else 1
     # counts 0, 1, ..., largest; the last one stands for all that are at least as large
-    counts = F.pad(p.new_ones(groups, 1), (0, largest))
+    counts = F.pad(single.new_ones(groups, 1), (0, largest))
     for k in range(most):
-        q = p[:, k, None]
-        up = F.pad(counts[:, :-1], (1, 0))
-        top = F.pad(counts[:, -1:], (largest, 0))
-        counts = counts * (1 - q) + (up + top) * q
+        own = {times: x[:, k, None] for times, x in by_multiplicity.items()}
+        neither = (1 - torch.stack(list(own.values())).sum(0)).clamp(min=0)
+        raised = [_raised(counts, times) * p for times, p in own.items()]
+        counts = counts * neither + torch.stack(raised).sum(0)
     number = torch.arange(largest + 1, device=pointer.device)
     allowed = (number >= packed.lower[:, None]) & (number <= packed.upper[:, None])
     return (counts * allowed).sum(1)
+
+
+def _raised(counts: Tensor, times: int) -> Tensor:
+    """Distribution of counts that are larger by ``times``, shape ``(groups, counts)``; the last count stands
+    for all that are at least as large."""
+    last = counts.shape[1] - 1
+    padded = F.pad(counts, (times, 0))
+    return torch.cat([padded[:, :last], padded[:, last:].sum(1, keepdim=True)], 1)

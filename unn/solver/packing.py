@@ -24,14 +24,17 @@ class Parts:
     Attributes:
         part: part of each pair of ``Packed.to_groups``, shape ``(pairs,)``.
         pointer: place of the first part of each group, and the number of parts, shape ``(groups + 1,)``.
+        multiplicity: number of times that the candidate of each pair occurs in its group, at its first
+            occurrence; 0 at the others. Shape ``(pairs,)``.
     """
 
     part: Tensor
     pointer: Tensor
+    multiplicity: Tensor
 
     def to(self, device: torch.device) -> Parts:
         """The same on another device."""
-        return Parts(self.part.to(device), self.pointer.to(device))
+        return Parts(self.part.to(device), self.pointer.to(device), self.multiplicity.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,8 @@ class Packed:
         to_candidates: sums over the groups of each candidate.
         pairs_to_groups: sums over the pairs of each group.
         pairs_to_candidates: sums over the pairs of each candidate.
-        parts: where a group may have several candidates of one node, the candidates of each group by node.
+        parts: where a group may have several candidates of one node, or one of them several times, the
+            candidates of each group by node.
     """
 
     batch: int
@@ -127,10 +131,11 @@ def pack(layout: Layout, known: Known) -> Packed:
     is_node = own.group[pair] == own.node[own.candidate[pair]]
     node[pair_candidate[is_node]] = pair_group[is_node]
     parts = None
-    if layout.parts is not None:
+    if layout.parts is not None or layout.has_repeats:
         keys = (pair_group * len(group) + node[pair_candidate])[by_group]
         distinct, part = keys.unique(return_inverse=True)
-        parts = Parts(part, _pointer(distinct // max(1, len(group)), len(group)))
+        pointer = _pointer(distinct // max(1, len(group)), len(group))
+        parts = Parts(part, pointer, _multiplicity((pair_group * len(row) + pair_candidate)[by_group]))
     return Packed(
         batch,
         row,
@@ -156,6 +161,14 @@ def _true_members(members: Members, known: Known) -> Tensor:
     """Number of true candidates of each group, shape ``(batch, groups)``."""
     counts = torch.zeros(len(known.true), len(members.lower), dtype=torch.long, device=known.true.device)
     return counts.index_add(1, members.group, known.true[:, members.candidate].long())
+
+
+def _multiplicity(pairs: Tensor) -> Tensor:
+    """Number of times that each value occurs, at its first place; 0 at the others."""
+    _, number, repeats = pairs.unique(return_inverse=True, return_counts=True)
+    order = number.argsort(stable=True)
+    first = order[repeats.cumsum(0) - repeats]
+    return torch.zeros_like(pairs).scatter(0, first, repeats)
 
 
 def _pointer(sorted_or_not: Tensor, count: int) -> Tensor:

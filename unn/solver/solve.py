@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from ..engine import CanSolve, SolvingOptions, evaluating
 from ..errors import DeclarationError, ObservationError, UnnError, is_whole
 from ..graph.declaration import Declaration
-from ..graph.dynamic import dynamic_sizes
+from ..graph.dynamic import check_sizes, dynamic_sizes
 from ..graph.partial import Partial
 from ..networks.tokens import Given, kinds
 from ..ops.seeds import seed_of
+from ..regularizers.base import batch_sum
 from .layout import Layout
 from .propagation import evidence, propagate
 
@@ -199,6 +200,7 @@ def _solve(
         )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
+    check_sizes(graph, sizes or {})
     sizes = {**dynamic_sizes(graph, given), **(sizes or {})}
     layout = Layout(graph, sizes, with_tables=True)
     rows, nodes = layout.frame.observation(layout.discrete_part(given), instances)
@@ -317,7 +319,7 @@ def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapp
     for name, x in given.items():
         mask = x.mask.reshape(*x.mask.shape, *(1,) * (x.value.ndim - x.mask.ndim)).expand(x.value.shape)
         differs = mask & (x.value != values[name].to(x.value.dtype))
-        violations = violations + differs.flatten(1).sum(1)
+        violations = violations + batch_sum(differs.long())
     return violations + _open_nodes(graph, values)
 
 
@@ -331,7 +333,7 @@ def _open_nodes(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
             if kind == "category":
                 first = 1 + len(graph.variables[name].node_axes)
                 discrete = discrete.flatten(first).all(-1) & (value.flatten(first).sum(-1) == 1)
-            numbers.append((~discrete).flatten(1).sum(1))
+            numbers.append(batch_sum((~discrete).long()))
     return torch.stack(numbers).sum(0)
 
 

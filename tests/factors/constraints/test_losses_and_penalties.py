@@ -12,14 +12,18 @@ from torch.nn.functional import one_hot
 
 import unn
 from factors import (
+    AllDifferent,
+    Among,
     Cardinality,
     Clique,
     CountEnergy,
     Depends,
     Different,
     EqualBits,
+    Implies,
     LossEnergy,
     Multilinear,
+    Not,
     SquaredResidual,
     SumOfProducts,
     WeightedProduct,
@@ -515,3 +519,28 @@ def test_a_loss_of_hard_values_trains_soft_ones():
         optimiser.step()
         losses.append(loss.item())
     assert min(losses) < 0.7 * losses[0]
+
+
+def counting_constraints():
+    g = unn.FactorGraph("g", n=3, v=3, e=2)
+    X = g.variable("X", "n | v", unn.Entropy())
+    region = g.index("region", "n", [0, 0, 1], into="area")
+    count = Cardinality(X["n v"], each="", equals=1)
+    constraints = {
+        "all different": AllDifferent(X["n v"], each=""),
+        "cardinality": Cardinality(X["n v"], each="", equals=0),
+        "among": Among(X["n v"], group=[region], at_most=9),
+        "not": Not(count),
+        "implies": Implies(Cardinality(X["n v"], each="", at_least=1), count),
+    }
+    return g, constraints
+
+
+@pytest.mark.parametrize("kind", ["all different", "cardinality", "among", "not", "implies"])
+def test_entries_that_are_nan_are_violations_of_counts(kind):
+    g, constraints = counting_constraints()
+    g.factor(constraints[kind])
+    met = torch.zeros(2, 3, 3)
+    met[1, 0, 1] = torch.nan
+    before, after = constraints[kind].violations_of({"X": met}).tolist()
+    assert after == before + 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Budget, count_distribution
+from unn.errors import ObservationError
 
 NUMBERS = st.one_of(st.floats(-8, 8), st.just(-float("inf")))
 
@@ -80,3 +81,9 @@ def test_many_bits_and_large_scores_stay_finite():
 def test_bad_scores_and_bounds_are_refused(arguments, error, facts):
     with pytest.raises(error, match=facts):
         count_distribution(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_scores_of_no_floating_point_type_are_refused(dtype):
+    with pytest.raises(ObservationError, match="floating-point"):
+        count_distribution(torch.tensor([1, 0, 1]).to(dtype), 1, 2)

@@ -169,3 +169,15 @@ def test_names_that_the_format_cannot_have_are_refused(name: str) -> None:
     twice = ModelFile("BAYES", ("a", "a"), (("0",),) * 2, ((0,), (1,)), (np.ones(1),) * 2)
     with pytest.raises(unn.UnnError, match="two variables"):
         write_bif(twice)
+
+
+def test_the_bayesian_network_of_a_network_with_rounded_rows_has_its_distribution(tmp_path: Path) -> None:
+    path = tmp_path / "rounded.bif"
+    path.write_text("""network n { }
+variable A { type discrete [ 2 ] { a0, a1 }; }
+variable B { type discrete [ 3 ] { b0, b1, b2 }; }
+probability ( A ) { table 0.5, 0.5; }
+probability ( B | A ) { (a0) 0.3330, 0.3330, 0.3330; (a1) 0.3335, 0.3335, 0.3335; }
+""")
+    network = to_bayesian_network(read_bif(path))
+    assert inference.marginals(network.model).probabilities[0, 0, :2].tolist() == pytest.approx([0.5, 0.5])

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 
 import numpy as np
 import pytest
@@ -384,3 +385,15 @@ def test_rounded_rows_of_unobserved_children_say_nothing_about_their_parent(tmp_
     torch.testing.assert_close(result.probabilities[0, 0, :2], torch.tensor([0.3, 0.7]).double())
     assert float(result.log_partition) == pytest.approx(0, abs=1e-12)
     assert "0.333, 0.333, 0.333" in write_bif(file)
+
+
+def test_comments_behind_the_scopes_of_a_model_are_no_part_of_it(tmp_path):
+    text = "MARKOV\n2 # two spins\n2 2\n1\n2 0 1   # a b\n4\n1 2 # first\n3 4\n"
+    (tmp_path / "with.uai").write_text(text)
+    (tmp_path / "without.uai").write_text(re.sub(" *#.*", "", text))
+    with_comments, without = (read_uai(tmp_path / f"{name}.uai") for name in ("with", "without"))
+    assert with_comments.scopes == without.scopes == ((0, 1),)
+    assert (with_comments.weights[0] == without.weights[0]).all()
+    (tmp_path / "bad.uai").write_text(text.replace("3 4", "3 x"))
+    with pytest.raises(DataError, match="line 8"):
+        read_uai(tmp_path / "bad.uai")

@@ -301,3 +301,26 @@ def test_a_constant_with_a_declared_value_is_not_given_another():
     g.factor(Multilinear(g.constant("w", "n", torch.ones(2))["i"], x["i"]))
     with pytest.raises(ObservationError, match="'w' has a value since its declaration"):
         unn.exact.gaussian_marginals(g, {"w": torch.ones(1, 2)})
+
+
+@pytest.mark.parametrize("precision", [1e4, 1e8, 1e12])
+def test_precise_readings_of_large_numbers_cost_no_digits(precision):
+    g = unn.FactorGraph("sensor", time=3)
+    z = g.variable("z", "time", unn.SquaredNorm())
+    w, q, b = (
+        g.constant(name, axes, torch.tensor(value, dtype=torch.float64))
+        for name, axes, value in (
+            ("w", "", 0.45),
+            ("q", "time", [-precision / 2, 0, 0]),
+            ("b", "time", [precision * 1e3, 0, 0]),
+        )
+    )
+    g.double()
+    g.factor(Multilinear(w[""], z["t"], z["t+1"]))
+    g.factor(Multilinear(q["t"], z["t"], z["t"]))
+    g.factor(Multilinear(b["t"], z["t"]))
+    P = torch.tensor([[1 + precision, -0.45, 0], [-0.45, 1, -0.45], [0, -0.45, 1]], dtype=torch.float64)
+    expected = torch.linalg.solve(P, torch.tensor([precision * 1e3, 0, 0], dtype=torch.float64))
+    answer = unn.exact.gaussian_marginals(g)
+    torch.testing.assert_close(answer["z"][0], expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(answer.variances["z"][0], P.inverse().diag(), rtol=1e-12, atol=0)

@@ -447,3 +447,58 @@ def test_evidence_in_part_on_a_variable_without_nodes_is_accepted():
     }
     partition = unn.exact.log_partition(g, none, sizes={"m": 0}).exp()
     torch.testing.assert_close(partition, torch.full((3,), 4.0).double())
+
+
+@pytest.mark.parametrize("relation", ["<", "<=", "!=", ">"])
+@pytest.mark.parametrize("shifted", [("i-1", "j"), ("i-2", "j-1"), ("i+1", "j-1")])
+def test_conditions_between_letters_hold_for_the_indices_that_shifts_leave(relation, shifted):
+    g = unn.FactorGraph("shifted", n=5)
+    s = g.variable("s", "n", unn.SignedEntropy())
+    J = g.parameter("J", "", init=torch.tensor(0.5))
+    g.double()
+    one, other = shifted
+    g.factor(Multilinear(J[""], s[one], s[other], where=f"i {relation} j"))
+    values = torch.tensor(list(product([-1.0, 1.0], repeat=5)), dtype=torch.float64)
+    energies = g.energy({"s": values})
+    assert unn.exact.log_partition(g).item() == pytest.approx((-energies).logsumexp(0).item(), abs=1e-10)
+    best = unn.exact.best_values(g)
+    assert best.energy.item() == pytest.approx(energies.min().item(), abs=1e-10)
+
+
+def test_conditions_between_letters_of_states_hold_for_the_indices_that_shifts_leave():
+    g = unn.FactorGraph("states", n=2, k=3, w=2)
+    x = g.variable("x", "n | k", unn.Entropy())
+    J = g.parameter("J", "k w", init=1.0)
+    g.double()
+    g.factor(Multilinear(J["v w"], x["i v"], x["j w-1"], where="v < w"))
+    eye = torch.eye(3, dtype=torch.float64)
+    values = torch.stack([eye[list(v)] for v in product(range(3), repeat=2)])
+    expected = (-g.energy({"x": values})).logsumexp(0).item()
+    assert unn.exact.log_partition(g).item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_regularizers_that_are_not_zero_at_the_corners_count_in_the_weights():
+    g = unn.FactorGraph("norms", n=2, k=3)
+    x = g.variable("x", "n | k", unn.SimplexNorm(temperature=2.0))
+    W = g.parameter("W", "n k", init=1.0)
+    g.double()
+    g.factor(Multilinear(W["n k"], x["n k"]))
+    eye = torch.eye(3, dtype=torch.float64)
+    values = torch.stack([eye[list(v)] for v in product(range(3), repeat=2)])
+    energies = g.energy({"x": values})
+    expected = (-energies).logsumexp(0).item()
+    assert unn.exact.log_partition(g).item() == pytest.approx(expected, abs=1e-10)
+    assert unn.exact.best_values(g).energy.item() == pytest.approx(energies.min().item(), abs=1e-10)
+    # as in a graph with continuous variables beside them
+    g.variable("y", "", unn.SquaredNorm())
+    mixed = unn.exact.mixed_marginals(g).log_partition.item()
+    assert mixed - 0.5 * math.log(2 * math.pi) == pytest.approx(expected, abs=1e-6)
+
+
+def test_counters_of_several_shapes_of_groups_have_different_names():
+    g = unn.FactorGraph("areas", n=29)
+    x = g.variable("x", "n", unn.BinaryEntropy())
+    region = g.index("region", "n", [0] * 14 + [1] * 15, into="area")
+    g.factor(Among(x["i"], group=[region], equals=2))
+    names = ground(Nodes(g, {})).names
+    assert len(set(names)) == len(names) > 29

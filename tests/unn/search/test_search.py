@@ -7,7 +7,8 @@ import torch
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import AllDifferent, Cardinality, Different
+from factors import AllDifferent, Cardinality, Different, Implies, Table
+from unn.errors import DeclarationError
 from unn.search.blocks import blocks_of
 from unn.search.engine import SearchEngine
 from unn.search.model import Search
@@ -141,3 +142,78 @@ def test_options_out_of_range_are_refused_by_name():
             SearchOptions(**options).check("here")
     with pytest.raises(unn.ArgumentError, match="falls"):
         SearchOptions(hottest=0.1, coldest=0.2).check("here")
+
+
+def packing(sizes, capacity, bins):
+    """Items of some sizes in bins: the entry of an item occurs as often as its size says."""
+    g = unn.FactorGraph("bins", item=len(sizes), bin=bins)
+    X = g.variable("X", "item | bin", unn.Entropy())
+    g.index("of", "unit", [i for i, size in enumerate(sizes) for _ in range(size)], into="item")
+    g.factor(Cardinality(X["of[u] b"], each="b", at_most=capacity))
+    return g
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 4), (3, 1, 2), (2, 2)])
+def test_an_entry_that_occurs_several_times_in_a_group_counts_as_often_in_sampled_values(sizes):
+    graph, temperature = packing(sizes, 4, 2), 0.9
+    options = SearchOptions(
+        mode="annealed", chains=4000, hottest=temperature, coldest=temperature, solving_steps=30
+    )
+    attempt = Search(graph, options).attempt({}, 1, {}, None, torch.Generator().manual_seed(0), 0)
+    while attempt.advance() is not None:
+        pass
+    places = attempt.values.view(len(sizes), 2, -1).argmax(1).T
+    weights = {}
+    for x in itertools.product(range(2), repeat=len(sizes)):
+        loads = [sum(size for size, place in zip(sizes, x, strict=True) if place == b) for b in range(2)]
+        weights[x] = torch.tensor(-sum(max(0, load - 4) for load in loads) / temperature).exp()
+    total = sum(weights.values())
+    for x, weight in weights.items():
+        share = float((places == torch.tensor(x)).all(1).float().mean())
+        assert abs(share - float(weight / total)) < 4 * (0.25 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("mode", ["descent", "annealed", "focused"])
+def test_sweeps_pack_items_whose_size_is_above_one(mode):
+    model = Search(packing([2] * 20, 9, 5), SearchOptions(mode=mode))
+    assert unn.solve(model, {}, options=unn.SolvingOptions(tries=1, steps=300)).outcomes == ("solved",)
+
+
+def test_focused_chains_begin_anew_where_an_uncounted_constraint_refuses_their_values():
+    g = unn.FactorGraph("implied", n=10)
+    x = g.variable("x", "n", unn.BinaryEntropy())
+    g.factor(Cardinality(x["i"], each="", at_least=1))
+    g.factor(Implies(Cardinality(x["i"], each="", at_least=1), Cardinality(x["j"], each="", equals=3)))
+    model = Search(g, SearchOptions(mode="focused"))
+    for seed in range(3):
+        answers = unn.solve(model, {}, options=unn.SolvingOptions(seed=seed, tries=1))
+        assert answers.outcomes == ("solved",)
+        assert float(answers["x"].sum()) == 3
+
+
+def test_constraints_on_single_nodes_are_searched_with_and_without_evidence():
+    g = unn.FactorGraph("knights", kind=2)
+    A, B = (g.variable(name, "| kind", unn.Entropy()) for name in "AB")
+    C = g.variable("C", "", unn.BinaryEntropy())
+    D = g.variable("D", "", unn.BinaryEntropy())
+    g.factor(Table(A["a"], B["b"], allowed=[(0, 1), (1, 0)]))
+    g.factor(Different(C[""], D[""]))
+    given = {"A": torch.tensor([[1.0, 0.0]]), "C": torch.tensor([1.0])}
+    for mode in ("depth-first", "focused"):
+        model = Search(g, SearchOptions(mode=mode))
+        assert unn.solve(model, {}).outcomes == ("solved",)
+        answers = unn.solve(model, given)
+        assert answers["B"].tolist() == [[0, 1]] and answers["D"].tolist() == [0]
+    bits = {"C": torch.tensor([0.2]), "D": torch.tensor([0.4])}
+    loss = unn.constraint_loss(g, {"A": torch.eye(2)[:1], "B": torch.eye(2)[:1], **bits})
+    assert bool(loss.isfinite())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [({"itm": 4}, "no axis 'itm'. Did you mean 'item'"), ({"item": 2.5}, "whole number"), ([3], "mapping")],
+)
+def test_sizes_of_a_query_are_checked(sizes, message):
+    g = packing([1, 1], 2, 2)
+    with pytest.raises(DeclarationError, match=message):
+        unn.solve(Search(g, SearchOptions()), {}, sizes=sizes)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import Cardinality, Table
+from factors import Among, Cardinality, Table
 from unn.solver.layout import Layout
 from unn.solver.losses import constraint_surprise, label_loss
 from unn.solver.packing import pack
@@ -91,3 +91,27 @@ def test_values_of_one_node_exclude_each_other_in_the_surprise_of_a_group():
             surprises.append(-math.log(probability + 1e-4))
     expected = torch.tensor(surprises, dtype=torch.float64).mean()
     torch.testing.assert_close(constraint_surprise(scores, packed), expected)
+
+
+@pytest.mark.parametrize("listed", [[0, 0, 1], [0, 0, 1, 1, 1], [0, 1, 4, 4], [0, 1, 1, 3, 4, 4, 5]])
+@pytest.mark.parametrize("bounds", [(0, 1), (1, 2), (2, 2), (0, 3), (3, None)])
+def test_candidates_that_occur_several_times_count_as_often_in_the_surprise_of_a_group(listed, bounds):
+    # candidates 3 n + v of two nodes with three values
+    lower, upper = bounds
+    g = unn.FactorGraph("g", node=2, value=3)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.index("of", "listed", [c // 3 for c in listed], into="node")
+    g.index("at", "listed", [c % 3 for c in listed], into="value")
+    group = g.index("all", "listed", [0] * len(listed), into="one")
+    g.factor(Among(X["of[e] at[e]"], group=[group], at_least=lower, at_most=upper))
+    _, p = packed(g)
+    scores = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    probability = scores.view(2, 3).softmax(1)
+    within = torch.zeros((), dtype=torch.float64)
+    for values in itertools.product(range(3), repeat=2):
+        count = sum(listed.count(3 * node + value) for node, value in enumerate(values))
+        if lower <= count and (upper is None or count <= upper):
+            within += probability[0, values[0]] * probability[1, values[1]]
+    torch.testing.assert_close(constraint_surprise(scores, p), -(within + 1e-4).log())
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: constraint_surprise(s, p), (scores,))
