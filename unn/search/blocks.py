@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +46,7 @@ class NodeBlock:
             Shape ``(candidates, chains)``.
         """
         cost = self.counts.cost(without)
-        rises = [groups @ (self.counts.cost(without + k) - cost) for k, groups in self.by_multiplicity]
-        return torch.stack(rises).sum(0)
+        return _total(groups @ (self.counts.cost(without + k) - cost) for k, groups in self.by_multiplicity)
 
     def members_of(self, groups: Tensor) -> Tensor:
         """Whether each node has a candidate in marked groups, shape ``(nodes, chains)``.
@@ -53,8 +54,13 @@ class NodeBlock:
         Args:
             groups: 1 for these groups, 0 for others, shape ``(groups, chains)``.
         """
-        marks = torch.stack([own @ groups for _, own in self.by_multiplicity]).sum(0)
+        marks = _total(own @ groups for _, own in self.by_multiplicity)
         return marks.view(*self.candidates.shape, -1).sum(1) > 0
+
+
+def _total(terms: Iterable[Tensor]) -> Tensor:
+    """Sum of at least one tensor."""
+    return functools.reduce(torch.add, terms)
 
 
 def blocks_of(layout: Layout, counts: Counts) -> list[NodeBlock]:
