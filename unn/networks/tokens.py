@@ -16,7 +16,7 @@ from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
-from ..graph.dynamic import dynamic_sizes
+from ..graph.dynamic import check_sizes, dynamic_sizes
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
@@ -443,11 +443,9 @@ def check_fixed_sizes(graph: Declaration, own: Mapping[str, int], sizes: Mapping
     Raises:
         DeclarationError: for another size, or an axis that the graph does not have.
     """
+    check_sizes(graph, sizes)
     known = {**graph.sizes, **own}
-    axes = {axis for array in graph.arrays.values() for axis in array.axes}
     for axis, size in sizes.items():
-        if axis not in axes and axis not in known:
-            raise DeclarationError(f"graph {graph.name!r} has no axis {axis!r}.{suggest(axis, sorted(axes))}")
         if known.get(axis, size) != size:
             raise DeclarationError(
                 f"graph {graph.name!r}: these weights serve {axis}={known[axis]} alone, got {size!r}."
