@@ -231,7 +231,7 @@ class Rows:
         self._check_shape(slot, value)
         if value.is_complex():
             raise ObservationError(f"variable {name!r} needs real numbers, got complex ones.")
-        x = value if value.is_floating_point() else value.float()
+        x = value if value.is_floating_point() else _floating(value)
         if not bool(x.isfinite().all()):
             raise ObservationError(f"variable {name!r}: values have NaN or infinite entries.")
         if slot.kind == "binary":
@@ -430,6 +430,12 @@ def kinds(graph: Declaration) -> dict[str, Kind]:
         else:
             kinds[name] = "real"
     return kinds
+
+
+def _floating(whole: Tensor) -> Tensor:
+    """Whole numbers or truth values as floating-point numbers, in single precision where it has them all."""
+    wide = whole.double()
+    return whole.float() if torch.equal(whole.float().double(), wide) else wide
 
 
 def check_fixed_sizes(graph: Declaration, own: Mapping[str, int], sizes: Mapping[str, int]) -> None:

@@ -61,10 +61,7 @@ def log_densities(
         if isinstance(step, RecordedDraw):
             given = _values_at(tape, values, step.statement)
             assert given is not None
-            density = step.distribution.log_density(wide(given), step.parameters(inputs))
-            density = np.broadcast_to(density, (count, *step.batch))
-            # parameters are out of range at parents outside their support, which have -inf already
-            density = np.where(np.isnan(density), -np.inf, density)
+            density = np.broadcast_to(density_in_range(step, given, inputs), (count, *step.batch))
             densities.append((step.statement, density))
             if step.statement.kind.name == "count" and density.shape == given.shape:
                 # a count beyond its computed bound may be no index of an array; 0 stands in for it
@@ -86,6 +83,17 @@ def log_densities(
         if (rows & possible).any():
             raise error
     return densities
+
+
+def density_in_range(step: RecordedDraw, values: Array, inputs: Sequence[Array]) -> Array:
+    """Log-density of draws, broadcastable to their batch; -inf where computed parameters are out of range.
+
+    Raises:
+        DeclarationError: for a distribution without a density.
+    """
+    parameters = step.parameters(inputs)
+    density = step.distribution.log_density(wide(values), parameters)
+    return np.where(step.distribution.in_range(parameters) & ~np.isnan(density), density, -np.inf)
 
 
 def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:

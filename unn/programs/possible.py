@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import DeclarationError, ObservationError
-from .density import agrees, observed_nodes, places_of, refused, wide
+from .density import agrees, density_in_range, observed_nodes, places_of, refused, wide
 from .kinds import Array
 from .tape import Drawing, RecordedDraw, Settle, Statement, Step, Tape
 
@@ -100,8 +100,7 @@ def _densities(step: RecordedDraw, values: Array, inputs: Sequence[Array]) -> Ar
     """Log-density of each draw, shape ``(draws,)``, -inf where its parameters are out of range; 0 for a
     distribution without a density."""
     try:
-        density = step.distribution.log_density(wide(values), step.parameters(inputs))
+        density = density_in_range(step, values, inputs)
     except DeclarationError:
         return np.zeros(int(np.prod(step.batch, dtype=np.int64)))
-    density = np.broadcast_to(density, (1, *step.batch)).reshape(-1)
-    return np.where(np.isnan(density), -np.inf, density)
+    return np.broadcast_to(density, (1, *step.batch)).reshape(-1)

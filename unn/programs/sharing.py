@@ -16,6 +16,9 @@ from .invariance import altered_variables
 from .letters import Names, Written
 from .tape import Nodes, Tape
 
+_MOST_VALUES = 64
+"""Largest number of values of an index at each of which permutations of another one are tried."""
+
 
 def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, frozenset[str]]]:
     """Indices that are exchangeable in the mask only, each with the variables whose law is not invariant.
@@ -25,7 +28,8 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
     permutations of an index everywhere at once: in ``y = (x[0] * x[1]).sum()`` of an array x of two
     rows the columns are exchangeable, but the mask is also symmetric under exchanges within one
     row. Three kinds are checked: permutations of the index everywhere, in a single variable, and
-    at the first or the last value of another index only.
+    at one value of another index only: at its first and last value, and at all others (as many as
+    ``_MOST_VALUES``) where this index is not exchangeable itself, so that its values differ.
 
     Args:
         tape: tape of a complete run.
@@ -37,14 +41,19 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
     if not exchangeable:
         return []
     adjacency = graph.adjacency()
-    owners, permutations = [], []
-    for number, symmetry in enumerate(exchangeable):
-        for permutation in _permutations(symmetry, [other for other, _ in all_indices], adjacency):
-            owners.append(number)
-            permutations.append(permutation)
-    altered: list[set[str]] = [set() for _ in exchangeable]
-    for number, names in zip(owners, altered_variables(tape, permutations)):
-        altered[number] |= names
+    others = [other for other, _ in all_indices]
+    ends = [
+        _everywhere(symmetry) + _partial(symmetry, _ends(symmetry, others, adjacency), adjacency)
+        for symmetry in exchangeable
+    ]
+    altered = _altered(tape, ends)
+    equal = {id(symmetry) for symmetry, names in zip(exchangeable, altered) if not names}
+    unlike = [other for other in others if id(other) not in equal]
+    middles = [
+        [] if names else _partial(symmetry, _middles(symmetry, unlike), adjacency)
+        for symmetry, names in zip(exchangeable, altered)
+    ]
+    altered = [one | more for one, more in zip(altered, _altered(tape, middles))]
     return [(symmetry, frozenset(names)) for symmetry, names in zip(exchangeable, altered) if names]
 
 
@@ -90,11 +99,33 @@ def with_ordered(
     ]
 
 
-def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adjacency) -> list[Nodes]:
-    """Generators of the permutations of an index, everywhere and on parts of the nodes that leave the mask
+def _altered(tape: Tape, permutations: Sequence[Sequence[Nodes]]) -> list[set[str]]:
+    """Variables whose law changes under one of several permutations; a set for each list of them."""
+    names = iter(altered_variables(tape, [permutation for own in permutations for permutation in own]))
+    return [set().union(*(next(names) for _ in own)) for own in permutations]
+
+
+def _everywhere(symmetry: Symmetry) -> list[Nodes]:
+    """Generators of the permutations of an index at all nodes that have it."""
+    return [symmetry.permutation(order).numpy() for order in generators(symmetry.size)]
+
+
+def _partial(symmetry: Symmetry, parts: Sequence[Nodes], adjacency: Adjacency) -> list[Nodes]:
+    """The same at parts of these nodes, given by masks, as far as they leave the mask of the graph
     invariant."""
-    everywhere = [symmetry.permutation(order).numpy() for order in generators(symmetry.size)]
     identity = np.arange(adjacency.count)
+    own = symmetry.values() >= 0
+    distinct = {part[own].tobytes(): part for part in parts if part[own].any() and not part[own].all()}
+    permutations = [
+        np.where(part, permutation, identity)
+        for part in distinct.values()
+        for permutation in _everywhere(symmetry)
+    ]
+    return [permutation for permutation in permutations if _leaves_invariant(adjacency, permutation)]
+
+
+def _ends(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adjacency) -> list[Nodes]:
+    """Masks of the nodes of each variable, and of those at the first and last value of other indices."""
     own = symmetry.values() >= 0
     variables = _variable_of(adjacency.shapes)
     parts = [variables == number for number in np.unique(variables[own])]
@@ -102,11 +133,17 @@ def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adj
         if other is not symmetry:
             values = other.values()
             parts += [values == value for value in {0, other.size - 1}]
-    distinct = {part[own].tobytes(): part for part in parts if part[own].any() and not part[own].all()}
-    partial = [
-        np.where(part, permutation, identity) for part in distinct.values() for permutation in everywhere
-    ]
-    return everywhere + [permutation for permutation in partial if _leaves_invariant(adjacency, permutation)]
+    return parts
+
+
+def _middles(symmetry: Symmetry, others: Sequence[Symmetry]) -> list[Nodes]:
+    """Masks of the nodes at each further value of other indices."""
+    parts = []
+    for other in others:
+        if other is not symmetry and other.size > 2:
+            chosen = np.linspace(1, other.size - 2, min(other.size - 2, _MOST_VALUES)).round().astype(int)
+            parts += [other.values() == value for value in np.unique(chosen)]
+    return parts
 
 
 def _variable_of(shapes: Mapping[str, tuple[int, ...]]) -> Nodes:

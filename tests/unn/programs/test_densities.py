@@ -358,3 +358,53 @@ def test_categories_take_their_probabilities_alone():
             Categorical(wrong)
     with pytest.raises(DeclarationError, match="Categorical"):
         Categorical()
+
+
+@pytest.mark.parametrize(
+    ("law", "x", "y"),
+    [
+        (Bernoulli, 1.5, 1.0),
+        (Bernoulli, -0.5, 0.0),
+        (Poisson, -1.0, 0.0),
+        (lambda x: Binomial(3, x), 1.5, 3.0),
+        (lambda x: Binomial(x, 0.5), 2.5, 1.0),
+        (lambda x: Gamma(x, 1.0), -0.5, 1.0),
+        (lambda x: Beta(x, 1.0), -0.5, 0.5),
+        (lambda x: Normal(0.0, x), -1.0, 1.0),
+        (lambda x: Mixture([0.5, 0.5], Gamma(np.array([1.0, 1.0]) * x, 1.0)), -0.5, 1.0),
+    ],
+)
+def test_the_density_is_zero_where_computed_parameters_are_out_of_range(law, x, y):
+    def program(t):
+        parameter = t.sample("x", Normal())
+        t.sample("y", law(parameter))
+
+    values = {"x": torch.tensor([x]).double(), "y": torch.tensor([y]).double()}
+    assert unn.trace(program).log_prob(values).item() == -math.inf
+
+
+def test_the_density_is_zero_where_computed_vectors_of_parameters_are_out_of_range():
+    def program(t):
+        x = t.sample("x", Normal())
+        t.sample("options", Categorical([x, 1 - x]))
+        t.sample("pair", MultivariateNormal([0.0, 0.0], np.eye(2) * x))
+        t.sample("shares", Dirichlet([x, 2.0]))
+
+    traced = unn.trace(program)
+    names = {"options": torch.eye(2)[:1], "pair": torch.ones(1, 2), "shares": torch.tensor([[0.25, 0.75]])}
+    for x, possible in ((0.5, True), (1.5, False), (-0.5, False)):
+        values = {name: value.double() for name, value in names.items()} | {"x": torch.tensor([x]).double()}
+        assert math.isfinite(traced.log_prob(values).item()) == possible
+
+
+@pytest.mark.parametrize("degrees", [1e3, 1e8, 1e12, 1e16])
+def test_the_density_of_many_degrees_of_freedom_keeps_its_digits(degrees):
+    x = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    density = unn.trace(lambda t: t.sample("x", StudentT(degrees))).log_prob({"x": x})
+    assert density.numpy() == pytest.approx(stats.t(degrees).logpdf(x.numpy()), abs=1e-11)
+
+
+def test_narrow_intervals_of_large_numbers_have_their_bounds():
+    x = torch.tensor([1e7 - 1, 1e7 + 0.5, 1e7 + 2], dtype=torch.float64)
+    density = unn.trace(lambda t: t.sample("x", Uniform(1e7, 1e7 + 1))).log_prob({"x": x})
+    assert density.tolist() == [-math.inf, 0, -math.inf]

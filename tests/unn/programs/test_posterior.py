@@ -359,3 +359,25 @@ def test_an_index_that_is_out_of_bounds_at_possible_values_is_an_error():
     with pytest.raises(DeclarationError, match=says("index", "'b'", "is 2", "2 entries")):
         traced.draw(20, seed=0)
     assert traced.log_prob({**values, "b": torch.zeros(3)}).isfinite().all()
+
+
+def test_posteriors_at_the_bound_of_a_parameter_are_sampled():
+    def program(t):
+        x = t.sample("x", Normal(0.7, 0.05))
+        t.sample("y", Binomial(1000, x))
+
+    result = unn.trace(program).posterior({"y": torch.tensor(1000.0)}, COUNT, seed=0)
+    grid = np.linspace(0, 1, 100_001)[1:]
+    logs = stats.norm.logpdf(grid, 0.7, 0.05) + 1000 * np.log(grid)
+    weights = np.exp(logs - logs.max())
+    mean = (grid * weights).sum() / weights.sum()
+    deviation = math.sqrt(((grid - mean) ** 2 * weights).sum() / weights.sum())
+    x = result["x"]
+    assert x.max() <= 1
+    assert abs(x.mean().item() - mean) < 0.1 * deviation
+    assert abs(x.std().item() / deviation - 1) < 0.1
+
+
+def test_whole_numbers_beyond_single_precision_are_kept_as_evidence():
+    traced = unn.trace(lambda t: t.sample("n", Poisson(1.6e7)))
+    assert traced.posterior({"n": torch.tensor(16_777_217)}, 8, seed=0)["n"].tolist() == [16_777_217.0] * 8

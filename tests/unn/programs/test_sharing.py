@@ -391,3 +391,23 @@ def test_vectors_are_exchangeable_where_the_program_treats_them_alike(kind):
 
     assert [symmetry.size for symmetry in unn.trace(alike).graph.symmetries()] == [3]
     assert not unn.trace(shifted).graph.symmetries()
+
+
+@pytest.mark.parametrize("rows", [(0, 1), (0, 3), (1, 2), (2, 1)])
+def test_columns_of_two_coupled_rows_are_ordered_wherever_these_rows_are(rows):
+    coupled, other = rows
+    rest = [i for i in range(4) if i not in rows]
+
+    def program(t):
+        X = t.sample("X", Normal(), (4, 3))
+        t.sample("y", Normal(X[rest[0]].sum() + X[rest[1]].sum() + (X[coupled] * X[other]).sum(), 0.1))
+
+    assert not unn.trace(program).graph.symmetries()
+
+
+def test_columns_of_rows_that_are_summed_are_exchangeable_within_each_row():
+    def program(t):
+        X = t.sample("X", Normal(), (4, 3))
+        t.sample("y", Normal((X * np.arange(1.0, 5.0)[:, None]).sum(), 0.1))
+
+    assert [str(symmetry.size) for symmetry in unn.trace(program).graph.symmetries()] == ["3"]

@@ -140,6 +140,21 @@ class Distribution(ABC):
                         f"{values[~holds].ravel()[0]}{number}."
                     )
 
+    def in_range(self, parameters: Mapping[str, Array]) -> Array:
+        """Mask of the draws whose parameters meet the rules, broadcastable to the shape of the draws.
+
+        Args:
+            parameters: values by name, as for ``log_density``; NaN is out of range where 0 is.
+        """
+        mask = np.ones((), dtype=bool)
+        for rule in self.rules:
+            values = [np.nan_to_num(parameters[name]) for name in rule.names]
+            with np.errstate(all="ignore"):
+                holds = np.asarray(rule.holds(rule.measure(*values)))
+            draws = max(x.ndim - self.axes_of(name) for name, x in zip(rule.names, values, strict=True))
+            mask = mask & holds.all(tuple(range(draws, holds.ndim)))
+        return mask
+
     @abstractmethod
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         """Draws, shape ``(*shape, *event)``.
@@ -157,7 +172,8 @@ class Distribution(ABC):
 
         Args:
             values: draws, shape ``(*shape, *event)``.
-            parameters: values by name, broadcastable to ``shape`` plus their trailing axes.
+            parameters: values by name, broadcastable to ``shape`` plus their trailing axes. Where they are
+                out of range, what is returned does not count: the density is 0.
 
         Returns:
             Shape ``(*shape,)``.

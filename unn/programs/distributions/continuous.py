@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LOG_TAU = math.log(2 * math.pi)
 _ROUNDING = 2.0**-23
+_MARGIN = 1e-3
+"""Largest share of the width of an interval by which rounding may exceed its bounds."""
 POSITIVE = Kind("real", low=0.0)
 """Kind of positive numbers."""
 
@@ -125,7 +127,8 @@ class StudentT(Distribution):
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         degrees, scale = parameters["degrees"], parameters["scale"]
         z = (values - parameters["mean"]) / scale
-        constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - 0.5 * np.log(np.pi * degrees)
+        # the difference of two logarithms of gamma functions would cancel for many degrees of freedom
+        constant = -betaln(degrees / 2, 0.5) - 0.5 * np.log(degrees)
         return np.asarray(constant - np.log(scale) - (degrees + 1) / 2 * np.log1p(z * z / degrees))
 
 
@@ -243,7 +246,8 @@ class Uniform(Distribution):
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         low, high = parameters["low"], parameters["high"]
-        # draws are rounded to single precision, beyond computed bounds too
-        margin = _ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        # draws are rounded to single precision, beyond computed bounds too; narrow intervals of large numbers
+        # are for double precision
+        margin = np.minimum(_ROUNDING * np.maximum(np.abs(low), np.abs(high)), _MARGIN * (high - low))
         inside = (values >= low - margin) & (values <= high + margin)
         return np.where(inside & (high >= low), -np.log(high - low), -np.inf)
