@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import ObservationError, suggest
@@ -17,7 +18,9 @@ _AGREEMENT = 1e-4
 """Largest difference of a given computed value, relative to its size or 1, that counts as rounding."""
 
 
-def log_prob(tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]]) -> Array:
+def log_prob(
+    tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]], *, single: bool
+) -> Array:
     """Logarithm of the joint density of values, shape ``(batch,)``.
 
     Args:
@@ -25,10 +28,11 @@ def log_prob(tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequenc
         values: values of all random variables, and of some computed ones, by name, shape ``(batch, nodes,
             *features)``.
         plan: result of ``tape.plan``.
+        single: result of ``in_single_precision`` of the values.
     """
     count = len(next(iter(values.values())))
     total, impossible = np.zeros(count), np.zeros(count, dtype=bool)
-    for _, density in log_densities(tape, values, plan):
+    for _, density in log_densities(tape, values, plan, single=single):
         rows = density.reshape(len(density), -1)
         total = total + rows.sum(1)
         impossible |= (rows == -np.inf).any(1)
@@ -37,7 +41,7 @@ def log_prob(tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequenc
 
 
 def log_densities(
-    tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]]
+    tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]], *, single: bool
 ) -> list[tuple[Statement, Array]]:
     """Log-density of the draws of each statement given their parents, shape ``(batch, *batch of draws)``; of
     given values of computed variables 0 where they agree with what is computed, and -inf elsewhere.
@@ -61,7 +65,7 @@ def log_densities(
         if isinstance(step, RecordedDraw):
             given = _values_at(tape, values, step.statement)
             assert given is not None
-            density = np.broadcast_to(density_in_range(step, given, inputs), (count, *step.batch))
+            density = np.broadcast_to(density_in_range(step, given, inputs, single), (count, *step.batch))
             densities.append((step.statement, density))
             if step.statement.kind.name == "count" and density.shape == given.shape:
                 # a count beyond its computed bound may be no index of an array; 0 stands in for it
@@ -85,14 +89,28 @@ def log_densities(
     return densities
 
 
-def density_in_range(step: RecordedDraw, values: Array, inputs: Sequence[Array]) -> Array:
+def in_single_precision(values: Mapping[str, Tensor | Partial]) -> bool:
+    """Whether some values by variable are rounded to single precision, or less."""
+    tensors = (x.value if isinstance(x, Partial) else x for x in values.values())
+    return any(isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
+
+
+def density_in_range(step: RecordedDraw, values: Array, inputs: Sequence[Array], single: bool) -> Array:
     """Log-density of draws, broadcastable to their batch; -inf where computed parameters are out of range.
+
+    Args:
+        step: the draw.
+        values: drawn values, shape ``(batch, *nodes, *features)``.
+        inputs: inputs of the step.
+        single: result of ``in_single_precision`` of the values.
 
     Raises:
         DeclarationError: for a distribution without a density.
     """
-    parameters = step.parameters(inputs)
-    density = step.distribution.log_density(wide(values), parameters)
+    parameters, x = step.parameters(inputs), wide(values)
+    if single:
+        x = step.distribution.unrounded(x, parameters)
+    density = step.distribution.log_density(x, parameters)
     return np.where(step.distribution.in_range(parameters) & ~np.isnan(density), density, -np.inf)
 
 

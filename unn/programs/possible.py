@@ -13,7 +13,11 @@ from .tape import Drawing, RecordedDraw, Settle, Statement, Step, Tape
 
 
 def require_possible(
-    tape: Tape, given: Mapping[str, tuple[Array, Array]], plan: Mapping[int, Sequence[int]]
+    tape: Tape,
+    given: Mapping[str, tuple[Array, Array]],
+    plan: Mapping[int, Sequence[int]],
+    *,
+    single: bool,
 ) -> None:
     """Check that values whose parents are all given have a density above zero, and that computed ones agree.
 
@@ -21,6 +25,7 @@ def require_possible(
         tape: tape of a complete run.
         given: stored values ``(1, nodes, *features)`` and masks ``(nodes,)`` of evidence, by variable.
         plan: result of ``tape.plan``.
+        single: result of ``in_single_precision`` of the evidence.
 
     Raises:
         ObservationError: names the entry whose density is zero, or that contradicts what it is computed from.
@@ -41,7 +46,7 @@ def require_possible(
             nodes = step.statement.nodes.reshape(int(np.prod(step.batch, dtype=np.int64)), -1)
             decided = observed[nodes].all(1) & has_known_parents[nodes].all(1)
             if decided.any():
-                impossible = decided & (_densities(step, values, inputs) == -np.inf)
+                impossible = decided & (_densities(step, values, inputs, single) == -np.inf)
                 if impossible.any():
                     name = tape.node_name(int(nodes[impossible][0, 0]))
                     raise ObservationError(
@@ -96,11 +101,11 @@ def _evidence_at(tape: Tape, given: Mapping[str, tuple[Array, Array]], statement
     return np.where(mask, values[:, places], np.asarray(unknown, kind.dtype))
 
 
-def _densities(step: RecordedDraw, values: Array, inputs: Sequence[Array]) -> Array:
+def _densities(step: RecordedDraw, values: Array, inputs: Sequence[Array], single: bool) -> Array:
     """Log-density of each draw, shape ``(draws,)``, -inf where its parameters are out of range; 0 for a
     distribution without a density."""
     try:
-        density = density_in_range(step, values, inputs)
+        density = density_in_range(step, values, inputs, single)
     except DeclarationError:
         return np.zeros(int(np.prod(step.batch, dtype=np.int64)))
     return np.broadcast_to(density, (1, *step.batch)).reshape(-1)

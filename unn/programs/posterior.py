@@ -60,7 +60,12 @@ class Particles:
 
 
 def sample_posterior(
-    tape: Tape, given: Mapping[str, tuple[Array, Array]], count: int, generator: np.random.Generator
+    tape: Tape,
+    given: Mapping[str, tuple[Array, Array]],
+    count: int,
+    generator: np.random.Generator,
+    *,
+    single: bool,
 ) -> Particles:
     """Sample all values given some.
 
@@ -69,12 +74,13 @@ def sample_posterior(
         given: stored values ``(1, nodes, *features)`` and masks ``(nodes,)`` of evidence, by variable.
         count: number of particles, at least 8.
         generator: random number generator.
+        single: result of ``in_single_precision`` of the evidence.
 
     Raises:
         ArgumentError: for unobserved discrete values that are drawn jointly, on which the evidence depends.
         ObservationError: for evidence on computed variables, or with density zero in all attempts.
     """
-    return _Sampler(tape, given, count, generator).run()
+    return _Sampler(tape, given, count, generator, single=single).run()
 
 
 class _Sampler:
@@ -95,8 +101,11 @@ class _Sampler:
         given: Mapping[str, tuple[Array, Array]],
         count: int,
         generator: np.random.Generator,
+        *,
+        single: bool,
     ) -> None:
         self.tape, self.count, self.generator, self.given = tape, count, generator, given
+        self.single = single
         self.plan = tape.plan()
         observed = observed_nodes(tape, given)
         relevant = _relevant(tape, observed)
@@ -369,7 +378,7 @@ class _Sampler:
         size = len(next(iter(values.values())))
         start, weight = np.zeros(size), np.zeros(size)
         poles = np.zeros((size, len(self.tape.parents)), dtype=bool)
-        for statement, density in log_densities(self.tape, values, self.plan):
+        for statement, density in log_densities(self.tape, values, self.plan, single=self.single):
             if statement.role == "sample":
                 flat = density.reshape(size, -1)
                 infinite = flat == np.inf

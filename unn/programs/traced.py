@@ -17,7 +17,7 @@ from ..graph.partial import Partial
 from ..networks.tokens import Rows
 from ..ops.seeds import generator_for
 from .build import build
-from .density import log_prob, stored_evidence, stored_values
+from .density import in_single_precision, log_prob, stored_evidence, stored_values
 from .kinds import Array
 from .possible import require_possible
 from .posterior import sample_posterior
@@ -164,8 +164,8 @@ class Traced:
 
         Args:
             values: values of all random variables, as from ``draw``, shape ``(batch, *shape)``. Computed
-                variables may be left out; given ones must agree with what is computed, up to the rounding of
-                single precision, or the density is -inf.
+                variables may be left out; given ones must agree with what is computed, to 1e-4 of its size or of
+                1, which allows the rounding of single precision, or the density is -inf.
 
         Returns:
             Shape ``(batch,)``, in double precision.
@@ -174,7 +174,8 @@ class Traced:
             ObservationError: for missing or unknown variables, values that do not fit the variables, or NaN.
             DeclarationError: for a distribution of one's own without a density.
         """
-        return torch.from_numpy(log_prob(self.tape, stored_values(self.tape, values), self._plan))
+        stored, single = stored_values(self.tape, values), in_single_precision(values)
+        return torch.from_numpy(log_prob(self.tape, stored, self._plan, single=single))
 
     def require_possible(self, given: Mapping[str, Tensor | Partial]) -> None:
         """Check that evidence does not have density zero, as far as given values decide it.
@@ -190,7 +191,8 @@ class Traced:
             ObservationError: for evidence that does not fit the program, or names the entry that is
                 impossible.
         """
-        require_possible(self.tape, stored_evidence(self.tape, Rows(self.graph, {}), given), self._plan)
+        evidence, single = stored_evidence(self.tape, Rows(self.graph, {}), given), in_single_precision(given)
+        require_possible(self.tape, evidence, self._plan, single=single)
 
     def posterior(
         self, given: Mapping[str, Tensor | Partial], count: int = 10_000, *, seed: int | None = None
@@ -222,9 +224,8 @@ class Traced:
         whole_number("program: posterior: the number of samples", count, 8, ObservationError)
         generator = generator_for("program: posterior", None, seed)
         source = _numpy_generator(generator, torch.device("cpu"))()
-        particles = sample_posterior(
-            self.tape, stored_evidence(self.tape, Rows(self.graph, {}), given), count, source
-        )
+        evidence, single = stored_evidence(self.tape, Rows(self.graph, {}), given), in_single_precision(given)
+        particles = sample_posterior(self.tape, evidence, count, source, single=single)
         values = {
             recorded.name: _as_tensor(recorded, particles.values[recorded.name], torch.float64)
             for recorded in self.tape.variables.values()

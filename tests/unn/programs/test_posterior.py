@@ -381,3 +381,16 @@ def test_posteriors_at_the_bound_of_a_parameter_are_sampled():
 def test_whole_numbers_beyond_single_precision_are_kept_as_evidence():
     traced = unn.trace(lambda t: t.sample("n", Poisson(1.6e7)))
     assert traced.posterior({"n": torch.tensor(16_777_217)}, 8, seed=0)["n"].tolist() == [16_777_217.0] * 8
+
+
+def test_bounds_of_large_numbers_hold_in_double_precision():
+    def program(t):
+        h = t.sample("h", Normal(1.7e9, 100.0))  # a time in seconds
+        t.sample("x", Uniform(h, h + 60.0))
+
+    given = {"x": torch.tensor(1.7e9, dtype=torch.float64)}
+    result = unn.trace(program).posterior(given, COUNT, seed=0)
+    h = result["h"] - 1.7e9
+    assert -60.0001 < h.min() < -55 and -5 < h.max() < 0.0001
+    evidence = (stats.norm.cdf(0) - stats.norm.cdf(-0.6)) / 60
+    assert abs(result.log_evidence - math.log(evidence)) < 0.1

@@ -165,6 +165,11 @@ class Distribution(ABC):
             drawing: source of random numbers.
         """
 
+    def unrounded(self, values: Array, parameters: Mapping[str, Array]) -> Array:
+        """Draws that rounding to single precision took just outside a computed support, back at its bounds;
+        all others as they are. Arguments as for ``log_density``."""
+        return values
+
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         """Natural logarithm of the density of draws, or of their probability, with -inf outside the support.
 

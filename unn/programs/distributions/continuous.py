@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ..tape import Drawing, Shape
 
 _LOG_TAU = math.log(2 * math.pi)
-_ROUNDING = 2.0**-23
-_MARGIN = 1e-3
-"""Largest share of the width of an interval by which rounding may exceed its bounds."""
+_SINGLE_ROUNDING, _DOUBLE_ROUNDING = 2.0**-23, 2.0**-52
 POSITIVE = Kind("real", low=0.0)
 """Kind of positive numbers."""
 
@@ -246,8 +244,12 @@ class Uniform(Distribution):
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         low, high = parameters["low"], parameters["high"]
-        # draws are rounded to single precision, beyond computed bounds too; narrow intervals of large numbers
-        # are for double precision
-        margin = np.minimum(_ROUNDING * np.maximum(np.abs(low), np.abs(high)), _MARGIN * (high - low))
+        margin = _DOUBLE_ROUNDING * np.maximum(np.abs(low), np.abs(high))
         inside = (values >= low - margin) & (values <= high + margin)
         return np.where(inside & (high >= low), -np.log(high - low), -np.inf)
+
+    def unrounded(self, values: Array, parameters: Mapping[str, Array]) -> Array:
+        low, high = parameters["low"], parameters["high"]
+        bounded = np.clip(values, np.minimum(low, high), high)
+        margin = _SINGLE_ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        return np.where(np.abs(values - bounded) <= margin, bounded, values)
