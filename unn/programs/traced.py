@@ -164,8 +164,8 @@ class Traced:
 
         Args:
             values: values of all random variables, as from ``draw``, shape ``(batch, *shape)``. Computed
-                variables may be left out; given ones must agree with what is computed, to 1e-4 of its size or of
-                1, which allows the rounding of single precision, or the density is -inf.
+                variables may be left out; given ones must agree with what is computed, to 1e-4 of its size or
+                of 1, which allows the rounding of single precision, or the density is -inf.
 
         Returns:
             Shape ``(batch,)``, in double precision.
