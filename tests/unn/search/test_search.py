@@ -65,24 +65,27 @@ def test_blocks_contain_every_node_once_and_none_of_their_nodes_share_a_group():
             assert len({owner[c] for c in members if c in owner}) <= 1
 
 
-def test_the_stationary_distribution_of_annealed_sweeps_is_the_boltzmann_distribution():
-    edges, temperature = [(0, 1), (1, 2), (2, 0)], 0.7
-    graph = colouring(3, edges, 2)
+def assert_boltzmann_distribution(graph, nodes, violations, temperature):
+    """Annealed sweeps at a constant temperature draw values of ``nodes`` nodes with two options with
+    probability proportional to exp(-violations / T)."""
     options = SearchOptions(
         mode="annealed", chains=4000, hottest=temperature, coldest=temperature, solving_steps=30
     )
     attempt = Search(graph, options).attempt({}, 1, {}, None, torch.Generator().manual_seed(0), 0)
     while attempt.advance() is not None:
         pass
-    colours = attempt.values.view(3, 2, -1).argmax(1).T
-    weights = {
-        x: torch.tensor(-sum(x[a] == x[b] for a, b in edges) / temperature).exp()
-        for x in itertools.product(range(2), repeat=3)
-    }
-    total = sum(weights.values())
-    for x, weight in weights.items():
-        share = float((colours == torch.tensor(x)).all(1).float().mean())
-        assert abs(share - float(weight / total)) < 4 * (0.25 / 4000) ** 0.5
+    drawn = attempt.values.view(nodes, 2, -1).argmax(1).T
+    assignments = list(itertools.product(range(2), repeat=nodes))
+    weights = torch.tensor([-violations(x) / temperature for x in assignments]).exp()
+    for x, probability in zip(assignments, weights / weights.sum(), strict=True):
+        share = float((drawn == torch.tensor(x)).all(1).float().mean())
+        assert abs(share - float(probability)) < 4 * (0.25 / 4000) ** 0.5
+
+
+def test_the_stationary_distribution_of_annealed_sweeps_is_the_boltzmann_distribution():
+    edges = [(0, 1), (1, 2), (2, 0)]
+    graph = colouring(3, edges, 2)
+    assert_boltzmann_distribution(graph, 3, lambda x: sum(x[a] == x[b] for a, b in edges), 0.7)
 
 
 @pytest.mark.parametrize("mode", ["focused", "annealed", "descent"])
@@ -155,22 +158,11 @@ def packing(sizes, capacity, bins):
 
 @pytest.mark.parametrize("sizes", [(2, 3), (1, 4), (3, 1, 2), (2, 2)])
 def test_an_entry_that_occurs_several_times_in_a_group_counts_as_often_in_sampled_values(sizes):
-    graph, temperature = packing(sizes, 4, 2), 0.9
-    options = SearchOptions(
-        mode="annealed", chains=4000, hottest=temperature, coldest=temperature, solving_steps=30
-    )
-    attempt = Search(graph, options).attempt({}, 1, {}, None, torch.Generator().manual_seed(0), 0)
-    while attempt.advance() is not None:
-        pass
-    places = attempt.values.view(len(sizes), 2, -1).argmax(1).T
-    weights = {}
-    for x in itertools.product(range(2), repeat=len(sizes)):
-        loads = [sum(size for size, place in zip(sizes, x, strict=True) if place == b) for b in range(2)]
-        weights[x] = torch.tensor(-sum(max(0, load - 4) for load in loads) / temperature).exp()
-    total = sum(weights.values())
-    for x, weight in weights.items():
-        share = float((places == torch.tensor(x)).all(1).float().mean())
-        assert abs(share - float(weight / total)) < 4 * (0.25 / 4000) ** 0.5
+    def overload(places):
+        loads = [sum(size for size, b in zip(sizes, places, strict=True) if b == own) for own in range(2)]
+        return sum(max(0, load - 4) for load in loads)
+
+    assert_boltzmann_distribution(packing(sizes, 4, 2), len(sizes), overload, 0.9)
 
 
 @pytest.mark.parametrize("mode", ["descent", "annealed", "focused"])
