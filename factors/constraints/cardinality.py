@@ -15,7 +15,7 @@ from unn.graph.groups import CountGroups
 from unn.graph.interactions import Relation, Shapes, clique_relations, ordered_letters_of
 from unn.graph.structure import parse_letters
 from unn.graph.views import checked_views, refuse_shifted_splits
-from unn.regularizers.base import batch_sum
+from unn.regularizers.base import batch_flat, batch_sum
 
 from ..energies.counting import CountEnergy
 from ..energies.weighted import LossEnergy
@@ -95,8 +95,7 @@ class Cardinality(Constraint):
 
     def soft_counts(self, values: Values) -> Tensor:
         """Sum of the entries of each group, shape ``(batch, groups)``; of (1 + s) / 2 for spins s."""
-        sums = self._sums(self._view(shares_of_ones(self, values)))
-        return sums.reshape(len(sums), math.prod(sums.shape[1:]))
+        return batch_flat(self._sums(self._view(shares_of_ones(self, values))))
 
     def distances(self, counts: Tensor) -> Tensor:
         """Distance of counts from the bounds, with the sign of the excess: 0 within them."""

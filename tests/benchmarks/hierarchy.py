@@ -271,6 +271,8 @@ def _one_network(options: argparse.Namespace, seed: int, filtering: int, task: s
 
 def staircase(options: argparse.Namespace) -> None:
     """Steps at which networks of unfiltered data are closest to the exact marginals of each filtering."""
+    if options.agreement is None:
+        raise SystemExit("--agreement is missing: the file that `agreement` wrote")
     smallest: dict[tuple[str, ...], tuple[float, int]] = {}
     with options.agreement.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -36,6 +36,11 @@ def test_the_staircase_is_the_smallest_divergence_on_unfiltered_data_from_each_o
     assert rows == [("7", "1", "20", "0.200"), ("7", "0", "30", "0.100")]
 
 
+def test_a_staircase_without_its_file_says_which_one_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="--agreement is missing"):
+        run(monkeypatch, "staircase", tmp_path / "out.csv")
+
+
 @pytest.mark.parametrize("weights", [[], ["--weights"]])
 def test_networks_that_were_not_kept_are_said_with_the_command_that_trains_them(
     tmp_path, monkeypatch, weights

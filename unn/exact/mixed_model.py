@@ -13,7 +13,7 @@ from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial, rows_of
 from .gaussian import constants_given
-from .inference import mean_surprise
+from .inference import impossible_row, mean_surprise
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
 from .model import generator_of, like_parameters, verified
 from .nodes import Given, check_rows, on_cpu
@@ -91,7 +91,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
     def infer_values(
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
-        """Exact means of all variables. There are no iterations."""
+        """Exact means of all variables. There are no iterations; errors as those of ``moments``."""
         means, _ = self.moments(given, count, sizes)
         return {name: mean.float() for name, mean in means.items()}
 
@@ -109,9 +109,18 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
 
         Returns:
             By variable, float64, shape ``(count, *axes)``; variances of given entries are 0.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph, or of another number of rows.
+            InferenceError: for evidence of probability zero, an energy that is not bounded below, or a graph
+                beyond the limits.
         """
         groups = self._rows(given, count, sizes)
         answers = [self._answer(rows, sizes) for rows in groups]
+        for rows, answer in zip(groups, answers, strict=True):
+            impossible = (answer.log_partition == -torch.inf).nonzero()[:, 0]
+            if len(impossible):
+                raise impossible_row(self.graph.name, int(rows.places[impossible[0]]))
         means = {
             name: _in_order([answer.means[name] for answer in answers], groups)
             for name in self.graph.variables

@@ -116,10 +116,9 @@ def _partial(symmetry: Symmetry, parts: Sequence[Nodes], adjacency: Adjacency) -
     identity = np.arange(adjacency.count)
     own = symmetry.values() >= 0
     distinct = {part[own].tobytes(): part for part in parts if part[own].any() and not part[own].all()}
+    everywhere = _everywhere(symmetry)
     permutations = [
-        np.where(part, permutation, identity)
-        for part in distinct.values()
-        for permutation in _everywhere(symmetry)
+        np.where(part, permutation, identity) for part in distinct.values() for permutation in everywhere
     ]
     return [permutation for permutation in permutations if _leaves_invariant(adjacency, permutation)]
 

@@ -201,10 +201,8 @@ class Layout:
 
         Groups in which a candidate occurs several times are left out: their parts count more than one.
         """
-        pairs, repeats = (self.group * self.candidates + self.candidate).unique(return_counts=True)
-        repeated = torch.zeros(self.groups, dtype=torch.bool)
-        repeated[pairs[repeats > 1] // self.candidates] = True
-        of_constraint = (self.families_of[self.group] >= len(self.frame.slots)) & ~repeated[self.group]
+        of_constraint = self.families_of[self.group] >= len(self.frame.slots)
+        of_constraint &= ~self.has_repeats[self.group]
         candidate, group = self.candidate[of_constraint], self.group[of_constraint]
         keys, part = (group * self.groups + self.node[candidate]).unique(return_inverse=True)
         members = torch.bincount(part, minlength=len(keys))
@@ -238,10 +236,12 @@ class Layout:
         )
 
     @cached_property
-    def has_repeats(self) -> bool:
-        """Whether a candidate occurs several times in a group."""
+    def has_repeats(self) -> Tensor:
+        """Mask of the groups in which a candidate occurs several times, shape ``(groups,)``."""
         same = (self.candidate[1:] == self.candidate[:-1]) & (self.group[1:] == self.group[:-1])
-        return bool(same.any())
+        mask = torch.zeros(self.groups, dtype=torch.bool)
+        mask[self.group[1:][same]] = True
+        return mask
 
     @cached_property
     def binary(self) -> Tensor:

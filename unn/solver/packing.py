@@ -131,7 +131,7 @@ def pack(layout: Layout, known: Known) -> Packed:
     is_node = own.group[pair] == own.node[own.candidate[pair]]
     node[pair_candidate[is_node]] = pair_group[is_node]
     parts = None
-    if layout.parts is not None or layout.has_repeats:
+    if layout.parts is not None or bool(layout.has_repeats.any()):
         keys = (pair_group * len(group) + node[pair_candidate])[by_group]
         distinct, part = keys.unique(return_inverse=True)
         pointer = _pointer(distinct // max(1, len(group)), len(group))

@@ -278,3 +278,12 @@ def test_it_relates_variables_only(kind):
     ):
         with pytest.raises(unn.DeclarationError, match=f"'W' is a {kind}"):
             make()
+
+
+def test_a_result_of_one_number_has_one_residual():
+    g = unn.FactorGraph("total", i=3)
+    total, x = g.variable("total", "", unn.SquaredNorm()), g.variable("x", "i", unn.SquaredNorm())
+    g.factor(SumOfProducts(total[""], x["i"], within=0.1))
+    (constraint,) = g.constraints
+    values = {"total": torch.tensor([6.0, 1.0]), "x": torch.tensor([[1.0, 2.0, 3.0]]).expand(2, 3)}
+    assert constraint.part_losses(values).tolist() == [[0.0], [25.0]]

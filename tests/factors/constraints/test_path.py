@@ -115,3 +115,12 @@ def test_connectedness_has_no_loss_and_says_so():
     factor = graph().constraints[1]
     with pytest.raises(NotImplementedError, match="part_losses"):
         factor.loss(path_values(torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("name", ["used", "visited"])
+def test_entries_that_are_nan_violate_degrees_and_connectedness(name):
+    g = graph()
+    values = values_of([[0, 1, 2]])
+    assert all(int(constraint.violations_of(values)) == 0 for constraint in g.constraints)
+    values[name][0, 3] = torch.nan
+    assert all(int(constraint.violations_of(values)) > 0 for constraint in g.constraints)

@@ -8,7 +8,7 @@ import torch
 import unn
 from factors import Cardinality, Different, Multilinear
 from unn.belief.engine import BeliefEngine
-from unn.errors import ArgumentError, DeclarationError, ObservationError, UnnError
+from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError, UnnError
 from unn.exact import ExactOptions
 from unn.exact.engine import ExactEngine
 from unn.exact.model import ExactModel
@@ -159,3 +159,40 @@ def test_a_constant_that_is_declared_with_a_value_takes_no_other_in_any_query(qu
     h.factor(Multilinear(d["i"], x["i"]))
     with pytest.raises(ObservationError, match="constant 'd' has a value since its declaration"):
         unn.exact.gaussian_marginals(h, {"d": torch.zeros(1, 3)})
+
+
+def forbidden_pairs():
+    """A chain of two states in which the second never follows the first."""
+    g = unn.FactorGraph("chain", n=3, k=2)
+    s = g.variable("s", "n | k", unn.Entropy())
+    T = g.constant("T", "k k2", torch.tensor([[0.0, -1e30], [0.0, 0.0]]))
+    g.factor(Multilinear(s["t i"], T["i j"], s["t+1 j"]))
+    return g
+
+
+def forbidden_pairs_with_a_number():
+    g = forbidden_pairs()
+    g.variable("y", "", unn.SquaredNorm())
+    return g
+
+
+@pytest.mark.parametrize(
+    ("engine", "graph"),
+    [
+        (ExactEngine(), forbidden_pairs),
+        (BeliefEngine(), forbidden_pairs),
+        (ExactEngine(), forbidden_pairs_with_a_number),
+    ],
+    ids=["exact", "belief", "mixed"],
+)
+def test_examples_and_evidence_of_probability_zero_are_errors_that_name_the_row(engine, graph):
+    g = graph()
+    model = engine.build(g, engine.options(), {})
+    x = torch.eye(2)[torch.tensor([[0, 0, 0], [0, 1, 1]])]
+    values = {name: torch.zeros(2) for name in g.variables} | {"s": x}
+    mask = {"s": torch.tensor([[True, True, False]])}
+    assert model.loss({name: v[:1] for name, v in values.items()}, mask).isfinite()
+    with pytest.raises(InferenceError, match="example 1"):
+        model.loss(values, mask)
+    with pytest.raises(InferenceError, match="probability zero"):
+        model.infer_values({"s": unn.Partial(x[1:], mask["s"])}, 1, {})
