@@ -133,7 +133,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
         """
         return adjacency_of(self, sizes)
 
@@ -148,7 +148,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
         """
         return symmetries_of(self, sizes)
 
@@ -160,7 +160,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
         """
         return longest_shortest_path(adjacency_of(self, sizes))
 
@@ -168,7 +168,7 @@ class FactorGraph(Declaration):
         """Describe the graph in words and formulas: arrays, energy, updates, boundedness."""
         return describe.explain(self)
 
-    def explain_exact(self, given: Mapping[str, Tensor | Partial] | None = None, /, **sizes: int) -> str:
+    def explain_exact(self, given: Mapping[str, Tensor | Partial] | None = None, **sizes: int) -> str:
         """What exact inference costs given evidence, before it runs: multiplications, largest table, memory.
 
         Args:

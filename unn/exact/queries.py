@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ..cache import BoundedCache
 from ..descent.checks import given_array
-from ..errors import ArgumentError, DeclarationError, ObservationError, whole_number
+from ..errors import DeclarationError, ObservationError
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of
+from ..graph.dynamic import check_sizes
 from ..graph.partial import Partial
 from . import inference, structures
 from .conditioning import Cost
@@ -250,12 +251,7 @@ def cost(
 
 def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, BoundedCache[object, Plan]]:
     """The nodes of a graph, and its plans; made once for given sizes."""
-    for axis, size in sizes.items():
-        whole_number(f"sizes: axis {axis!r}", size, 0, ArgumentError)
-        if graph.sizes.get(axis, size) != size:
-            raise ArgumentError(
-                f"sizes: axis {axis!r} has size {graph.sizes[axis]} in the declaration, got {size}."
-            )
+    check_sizes(graph, sizes)
     cached: BoundedCache[object, tuple[Nodes, BoundedCache[object, Plan]]]
     cached = graph.memo((__name__, "nodes"), lambda: BoundedCache(_SIZES))
     return cached.get_or_make(

@@ -11,8 +11,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown, whole_number
+from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown
 from .declaration import Declaration
+from .dynamic import check_sizes
 from .interactions import Nodes as Nodes
 from .interactions import Relation, node_count, node_shape
 
@@ -209,19 +210,8 @@ def _sorted(rows: Nodes, columns: Nodes, count: int) -> tuple[Nodes, Nodes]:
 
 def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     table = graph.size_table
-    axes = list(dict.fromkeys(axis for array in graph.arrays.values() for axis in array.axes))
-    known: dict[str, int] = {}
-    for axis, size in sizes.items():
-        if axis not in axes:
-            raise DeclarationError(f"adjacency: graph {graph.name!r}: " + unknown("axis", axis, axes))
-        whole_number(f"adjacency: axis {axis!r}: the size", size, 0)
-        fixed = {**table.static, **known}.get(table.root(axis))
-        if fixed not in (None, size):
-            raise DeclarationError(
-                f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given."
-            )
-        known[table.root(axis)] = size
-    solved = table.solve(known)
+    check_sizes(graph, sizes)
+    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
     shapes: dict[str, tuple[int, ...]] = {}
     for name, array in graph.arrays.items():
         shape = table.shape(array, solved)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from ..errors import DeclarationError, suggest, whole_number
+from ..errors import DeclarationError, unknown, whole_number
 from .declaration import Declaration
 from .partial import Partial
 
@@ -58,15 +58,22 @@ def check_sizes(graph: Declaration, sizes: Mapping[str, int]) -> None:
     """Check the sizes of a query.
 
     Raises:
-        DeclarationError: for anything but a mapping, an axis that no array has, or a size that is no whole
-            number.
+        DeclarationError: for anything but a mapping, an axis that no array has, a size that is no whole
+            number, or one that differs from another size of the same axis.
     """
     if not isinstance(sizes, Mapping):
         raise DeclarationError(
             f"graph {graph.name!r}: sizes must be a mapping such as {{'i': 3}}, got {type(sizes).__name__}."
         )
-    axes = {axis for array in graph.arrays.values() for axis in array.axes}
+    table = graph.size_table
+    axes = list(dict.fromkeys(axis for array in graph.arrays.values() for axis in array.axes))
+    known = dict(table.static)
     for axis, size in sizes.items():
         if axis not in axes and axis not in graph.sizes:
-            raise DeclarationError(f"graph {graph.name!r} has no axis {axis!r}.{suggest(axis, sorted(axes))}")
+            raise DeclarationError(f"graph {graph.name!r}: " + unknown("axis", axis, axes))
         whole_number(f"graph {graph.name!r}: the size of axis {axis!r}", size, 0)
+        other = known.setdefault(table.root(axis), size)
+        if other != size:
+            raise DeclarationError(
+                f"graph {graph.name!r}: axis {axis!r} has size {other}, but {size} was given."
+            )

@@ -298,7 +298,7 @@ def test_the_cost_of_a_query_is_explained_before_it_runs():
     assert "4 variables" in g.explain_exact() and "multiplications" in g.explain_exact()
     one_hot = torch.eye(3)[torch.zeros(1, 4, dtype=torch.long)]
     given = {"s": unn.Partial(one_hot, torch.tensor([[True, False, False, False]]))}
-    assert "3 variables" in g.explain_exact(given)
+    assert "3 variables" in g.explain_exact(given) == g.explain_exact(given=given)
 
 
 def test_factors_and_graphs_without_terms_contribute_nothing():
@@ -334,9 +334,9 @@ def test_constants_and_parameters_that_are_not_finite_are_refused_by_name(value)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"sizes": {"time": -1}}, ArgumentError, "axis 'time'"),
-        ({"sizes": {"state": 5}}, ArgumentError, "has size 3 in the declaration, got 5"),
-        ({"sizes": {"time": 2.5}}, ArgumentError, "axis 'time'"),
+        ({"sizes": {"time": -1}}, DeclarationError, "axis 'time'"),
+        ({"sizes": {"state": 5}}, DeclarationError, "has size 3, but 5 was given"),
+        ({"sizes": {"time": 2.5}}, DeclarationError, "axis 'time'"),
         ({"sizes": [3]}, ObservationError, "sizes: expected a mapping"),
         ({"given": torch.zeros(3)}, ObservationError, "evidence: expected a mapping"),
         ({"scores": torch.zeros(3)}, ObservationError, "scores: expected a mapping"),

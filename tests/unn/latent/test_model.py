@@ -472,11 +472,11 @@ def test_values_that_do_not_fit_are_refused_with_their_place():
         model.log_likelihood({"x": pixels(2)}, 0)
     with pytest.raises(ArgumentError, match="latent groups have no steps"):
         model.sample_with({}, 1, unn.SamplingOptions(steps=3), {})
-    with pytest.raises(DeclarationError, match="serve height=6 alone, got 7"):
+    with pytest.raises(DeclarationError, match="axis 'height' has size 6, but 7 was given"):
         model.infer_values({}, 1, {"height": 7})
-    with pytest.raises(DeclarationError, match="has no axis 'heigth'.*height"):
+    with pytest.raises(DeclarationError, match="unknown axis 'heigth'.*height"):
         model.sample_with({}, 1, unn.SamplingOptions(), {"heigth": 6})
-    with pytest.raises(DeclarationError, match="serve height=6 alone, got 12"):
+    with pytest.raises(DeclarationError, match="axis 'height' has size 6, but 12 was given"):
         unn.AttentiveVAE(images(), SMALL, {"height": 12, "width": 12})
     with pytest.raises(ArgumentError, match="number of answers must be a whole number >= 1, got 0"):
         model.infer_values({}, 0, {})

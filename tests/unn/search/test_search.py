@@ -203,7 +203,11 @@ def test_constraints_on_single_nodes_are_searched_with_and_without_evidence():
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [({"itm": 4}, "no axis 'itm'. Did you mean 'item'"), ({"item": 2.5}, "whole number"), ([3], "mapping")],
+    [
+        ({"itm": 4}, "unknown axis 'itm'. Did you mean 'item'"),
+        ({"item": 2.5}, "whole number"),
+        ([3], "mapping"),
+    ],
 )
 def test_sizes_of_a_query_are_checked(sizes, message):
     g = packing([1, 1], 2, 2)
