@@ -362,12 +362,13 @@ def _evidence(
     """
     if free in given:
         return collect_evidence(graph, given, None, lengths, sizes)
-    known = dict(sizes or {})
+    known, static = dict(sizes or {}), graph.size_table.static
     tensors = {name: x.value if isinstance(x, Partial) else x for name, x in given.items()}
     for name, x in tensors.items():
         if name in graph.arrays:
             axes = graph.arrays[name].axes
-            known |= dict(zip(axes, x.shape[x.ndim - len(axes) :], strict=False))
+            own = zip(axes, x.shape[x.ndim - len(axes) :], strict=False)
+            known |= {axis: size for axis, size in own if axis not in static}
     try:
         shape = shapes_of(graph, known, [free])[free]
     except DeclarationError as error:
