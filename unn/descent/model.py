@@ -28,6 +28,7 @@ from .orders import ForwardBackward, Order, RandomOrder
 from .plan import Plan
 from .reach import default_order
 from .relaxation import relax
+from .repeats import repeated_rows
 from .solution import Solution
 from .unrolled import Unrolled
 
@@ -198,6 +199,11 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             masks[name] = torch.zeros_like(values[name], dtype=torch.bool)
         inputs: list[Tensor | Partial] = [values[name] for name in fixed]
         inputs += [Partial(values[name], masks[name]) for name in partial]
+        repeats = None
+        if not partial and self._deterministic():
+            repeats = repeated_rows([values[name] for name in fixed])
+        if repeats is not None:
+            inputs = [values[name][repeats[0]] for name in fixed]
         network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known)
         wanted = network.want
         rounds = self._training_rounds() if self.training else self.options.iterations
@@ -208,6 +214,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             results = [tuple(network.preactivations(*inputs, iterations=rounds))]
         else:
             results = [tuple(network(*inputs, iterations=rounds))]
+        if repeats is not None:
+            results = [tuple(x[repeats[1]] for x in by_round) for by_round in results]
 
         def loss_of(name: str, x: Tensor) -> Tensor:
             target, mask = values[name].to(x), masks.get(name)
@@ -257,6 +265,10 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             )
             self._networks[key] = network
         return self._networks[key].train(self.training)
+
+    def _deterministic(self) -> bool:
+        """Whether equal evidence has equal results: neither dropout nor random initial values."""
+        return self.options.initial != "random" and not (self.training and self.options.dropout)
 
     def _training_rounds(self) -> int:
         """Number of rounds of a training step, drawn where the options say so."""

@@ -84,7 +84,7 @@ def chain(**options):
     torch.manual_seed(0)
     g = unn.FactorGraph("chain", n=3)
     A, B, C = (g.variable(name, "n", unn.BinaryEntropy()) for name in "ABC")
-    W, V = g.parameter("W", "n"), g.parameter("V", "n")
+    W, V = g.parameter("W", "n", init="normal"), g.parameter("V", "n", init="normal")
     g.factor(Multilinear(W["i"], A["i"], B["i"]))
     g.factor(Multilinear(V["i"], B["i"], C["i"]))
     with torch.no_grad():
@@ -250,3 +250,56 @@ def test_losses_of_every_round_are_refused_with_gradients_of_the_last_ones():
     network = unn.Unrolled(layered().graph, "X", "Y", gradient=unn.Truncate(1), iterations=3)
     with pytest.raises(unn.InferenceError, match="gradient=Unroll"):
         network.rounds(EXAMPLES["X"])
+
+
+def repeated(count):
+    """Examples of a chain with two kinds of evidence C, and the masks that give it."""
+    values = examples(count)
+    values["C"] = values["C"][:2][torch.arange(count) % 2]
+    return values, {"C": torch.ones(1, 1, dtype=torch.bool)}
+
+
+@pytest.mark.parametrize("round_losses", ["last", "every"])
+@pytest.mark.parametrize("initial", ["zero", "uniform"])
+def test_evidence_that_repeats_has_the_loss_and_the_gradients_of_each_example_alone(round_losses, initial):
+    model = chain(iterations=3, round_losses=round_losses, initial=initial).train()
+    values, observed = repeated(6)
+    rows = [model.loss({n: x[k : k + 1] for n, x in values.items()}, observed) for k in range(6)]
+    expected = torch.stack(rows).mean()
+    loss = model.loss(values, observed)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, list(model.parameters())),
+        torch.autograd.grad(expected, list(model.parameters())),
+    )
+
+
+def rows_of_networks(model, values, observed, monkeypatch):
+    """Numbers of rows for which networks run in one loss."""
+    counts = []
+    preactivations = unn.Unrolled.preactivations
+
+    def count(self, *inputs, **options):
+        counts.append(len(inputs[0]))
+        return preactivations(self, *inputs, **options)
+
+    monkeypatch.setattr(unn.Unrolled, "preactivations", count)
+    model.loss(values, observed)
+    return counts
+
+
+def test_evidence_that_repeats_is_computed_once(monkeypatch):
+    assert rows_of_networks(chain().train(), *repeated(6), monkeypatch) == [2]
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"initial": "random"}])
+def test_evidence_that_repeats_has_random_numbers_of_its_own_in_each_example(options, monkeypatch):
+    assert rows_of_networks(chain(**options).train(), *repeated(6), monkeypatch) == [6]
+
+
+def test_evidence_that_is_differentiated_has_the_gradient_of_each_example():
+    model = chain(iterations=2)
+    values, observed = repeated(6)
+    values["C"] = values["C"].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.loss(values, observed), [values["C"]])
+    assert (gradient.abs().sum(1) > 0).all()
