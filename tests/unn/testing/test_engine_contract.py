@@ -15,7 +15,7 @@ def chain():
     y = g.variable("y", "k | c", unn.Entropy())
     z = g.variable("z", "n", unn.SquaredNorm())
     W = g.parameter("W", "k c n")
-    V = g.parameter("V", "n")
+    V = g.parameter("V", "n", init="normal")
     g.factor(Multilinear(W["k c n"], y["k c"], x["n"]))
     g.factor(Multilinear(V["n"], x["n"], z["n"]))
     g.factor(Cardinality(y["k c"], each="c", at_most=1))
