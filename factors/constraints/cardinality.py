@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -81,7 +82,8 @@ class Cardinality(Constraint):
             ObservationError: for values of another shape.
         """
         name = self.references[0].array.name
-        return self._sums((self._view(shares_of_ones(self, {name: x})) > 0.5).to(torch.int64))
+        ones = self._view(shares_of_ones(self, {name: x})) > 0.5
+        return self.sums(ones.to(torch.int64), self.each)
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of the soft count of each group from its bounds, shape ``(batch, groups)``.
@@ -95,7 +97,7 @@ class Cardinality(Constraint):
 
     def soft_counts(self, values: Values) -> Tensor:
         """Sum of the entries of each group, shape ``(batch, groups)``; of (1 + s) / 2 for spins s."""
-        return batch_flat(self._sums(self._view(shares_of_ones(self, values))))
+        return batch_flat(self.sums(self._view(shares_of_ones(self, values)), self.each))
 
     def distances(self, counts: Tensor) -> Tensor:
         """Distance of counts from the bounds, with the sign of the excess: 0 within them."""
@@ -131,7 +133,8 @@ class Cardinality(Constraint):
         """The groups in the order of ``each``, with the bounds."""
         variable = self.references[0].array.name
         axes = shapes[variable]
-        entries = self._view({variable: torch.arange(math.prod(axes)).view(1, *axes)})[0]
+        numbers = torch.arange(math.prod(axes)).view(1, *axes)
+        entries = self._by_group(self._view({variable: numbers}), self.each)[0]
         number = math.prod(entries.shape[: len(self.each)])
         return [CountGroups({variable: entries.reshape(number, -1).numpy()}, self.lower, self.upper)]
 
@@ -161,18 +164,27 @@ class Cardinality(Constraint):
         """The bounds on the count of one group, as text."""
         return condition_of(f"count of {self.references[0]}", self.lower, self.upper)
 
-    def _view(self, values: Values) -> Tensor:
-        """Entries by group and member, shape ``(batch, *each, *others)``."""
-        reference = self.references[0]
-        (entries,) = checked_views(self, values)
-        letters = reference.letters
-        order = (*self.each, *(y for y in letters if y not in self.each))
-        return entries.permute(0, *(1 + letters.index(x) for x in order))
+    def sums(self, entries: Tensor, each: Sequence[str]) -> Tensor:
+        """Sum over the members of each group, shape ``(batch, *each)``.
 
-    def _sums(self, entries: Tensor) -> Tensor:
-        """Sum over the members of each group, shape ``(batch, *each)``."""
-        groups = len(self.each)
-        return entries.flatten(1 + groups).sum(-1) if entries.ndim > 1 + groups else entries
+        Args:
+            entries: the entries that the reference addresses, shape ``(batch, *letters of the reference)``.
+            each: the letters of groups, in any order.
+        """
+        members = self._by_group(entries, each)
+        groups = len(each)
+        return members.flatten(1 + groups).sum(-1) if members.ndim > 1 + groups else members
+
+    def _view(self, values: Values) -> Tensor:
+        """The entries that the reference addresses, shape ``(batch, *letters)``."""
+        (entries,) = checked_views(self, values)
+        return entries
+
+    def _by_group(self, entries: Tensor, each: Sequence[str]) -> Tensor:
+        """Entries by group and member, shape ``(batch, *each, *others)``."""
+        letters = self.references[0].letters
+        order = (*each, *(y for y in letters if y not in each))
+        return entries.permute(0, *(1 + letters.index(x) for x in order))
 
 
 def condition_of(count: str, lower: int, upper: int | None) -> str:

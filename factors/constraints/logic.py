@@ -10,13 +10,14 @@ from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
 from unn.graph.groups import CountGroups
-from unn.graph.interactions import Relation, Shapes, clique_relations, ordered_letters_of, term_relation
-from unn.regularizers.base import batch_sum
+from unn.graph.interactions import Relation, Shapes, clique_relations, ordered_letters_of
+from unn.graph.views import checked_views, refuse_shifted_splits
+from unn.regularizers.base import batch_flat, batch_sum
 
 from ..energies.weighted import LossEnergy
 from .all_different import AllDifferent
 from .cardinality import Cardinality
-from .ones import undefined_entries
+from .ones import shares_of_ones, undefined_entries
 
 
 class Not(Constraint):
@@ -53,7 +54,8 @@ class Not(Constraint):
 
     def part_losses(self, values: Values) -> Tensor:
         """Squared distance of each soft count from the nearest number outside the bounds."""
-        return _distance_outside(_placed(self.count, self), values).square()
+        count = _placed(self.count, self)
+        return _distance_outside(count, count.soft_counts(values)).square()
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss, ``LossEnergy``, which the inner solver minimises."""
@@ -117,36 +119,35 @@ class Implies(Constraint):
                 f"factor {self.name!r}: every number of ones satisfies {condition.condition()}; declare the "
                 "conclusion by itself."
             )
+        refuse_shifted_splits(self)
         self.condition, self.conclusion = condition, conclusion
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of groups whose condition holds and whose conclusion does not, and of entries that are NaN;
         shape ``(batch,)``."""
-        condition, conclusion = self._placed()
-        held = condition.distances(condition.counts(values[condition.references[0].array.name])) == 0
-        failed = conclusion.distances(conclusion.counts(values[conclusion.references[0].array.name])) != 0
-        return batch_sum((held & self._aligned(failed)).long()) + undefined_entries(self, values)
+        one, other = (
+            (entries > 0.5).to(torch.int64) for entries in checked_views(self, shares_of_ones(self, values))
+        )
+        each = self.condition.each
+        held = self.condition.distances(self.condition.sums(one, each)) == 0
+        failed = self.conclusion.distances(self.conclusion.sums(other, each)) != 0
+        return batch_sum((held & failed).long()) + undefined_entries(self, values)
 
     def part_losses(self, values: Values) -> Tensor:
-        """The smaller of the losses of the negated condition and of the conclusion, by group."""
-        condition, conclusion = self._placed()
-        groups = condition.counts(values[condition.references[0].array.name]).shape
-        outside = _distance_outside(condition, values).square()
-        counts = conclusion.counts(values[conclusion.references[0].array.name]).shape
-        losses = self._aligned(conclusion.part_losses(values).view(counts)).reshape(groups)
-        return torch.minimum(outside, losses.reshape(outside.shape))
+        """The smaller of the losses of the negated condition and of the conclusion, shape ``(batch,
+        groups)``."""
+        one, other = checked_views(self, shares_of_ones(self, values))
+        each = self.condition.each
+        outside = _distance_outside(self.condition, self.condition.sums(one, each)).square()
+        losses = self.conclusion.distances(self.conclusion.sums(other, each)).square()
+        return batch_flat(torch.minimum(outside, losses))
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss, ``LossEnergy``, which the inner solver minimises."""
         return [LossEnergy(self, weight, log_weight, name=self.name)]
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
-        within = [
-            relation for count in self._placed() for relation in clique_relations(count, count.each, shapes)
-        ]
-        one, other = self.references
-        apart = [letter for letter in other.letters if letter not in self.condition.each]
-        return [*within, term_relation(self, one, other, shapes, apart)]
+        return clique_relations(self, self.condition.each, shapes)
 
     def ordered_letters(self) -> set[str]:
         return ordered_letters_of(self.references)
@@ -154,14 +155,6 @@ class Implies(Constraint):
     def formula(self) -> str:
         groups = f" for each {' '.join(self.condition.each)}" if self.condition.each else ""
         return f"{self.condition.condition()} implies {self.conclusion.condition()}{groups}"
-
-    def _placed(self) -> tuple[Cardinality, Cardinality]:
-        return _placed(self.condition, self), _placed(self.conclusion, self)
-
-    def _aligned(self, groups: Tensor) -> Tensor:
-        """Groups of the conclusion in the order of the letters of the condition."""
-        order = [1 + self.conclusion.each.index(letter) for letter in self.condition.each]
-        return groups.permute(0, *order)
 
 
 def _require_count(owner: str, count: object) -> None:
@@ -183,9 +176,8 @@ def _placed(count: Cardinality, owner: Constraint) -> Cardinality:
     return count
 
 
-def _distance_outside(count: Cardinality, values: Values) -> Tensor:
-    """Distance of each soft count from the nearest number outside its bounds, shape ``(batch, groups)``."""
-    counts = count.soft_counts(values)
+def _distance_outside(count: Cardinality, counts: Tensor) -> Tensor:
+    """Distance of each soft count from the nearest number outside the bounds, in the shape of the counts."""
     above = None if count.upper is None else (count.upper + 1 - counts).clamp(min=0)
     below = (counts - (count.lower - 1)).clamp(min=0) if count.lower else None
     if above is None or below is None:

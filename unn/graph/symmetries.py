@@ -242,12 +242,11 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
             for axis, dim in enumerate(node_dimensions(reference)):
                 name = reference.array.name
                 count = len(splits.get((name, axis), ())) or 1
-                if len(dim.letters) > 1 and not fixed.isdisjoint(dim.letters):
+                if len(dim.letters) > 1:
                     extents = _letter_sizes(factor, graph, shapes)
-                    # split differently from the chosen parts of the axis
+                    # no permutation of the chosen parts permutes the letters of another split
                     if tuple(extents[x] for x in dim.letters) != splits[name, axis]:
                         barred |= {(name, axis, k) for k in range(count)}
-                if len(dim.letters) > 1:
                     for k, letter in enumerate(dim.letters):
                         uses.setdefault(letter, []).append(
                             ((name, axis, k),) if len(dim.letters) == count else ()

@@ -178,6 +178,63 @@ def test_implications_relate_groups_in_any_order_of_their_letters():
     assert torch.equal(factor.part_losses({"x": x, "y": y}) > 0, wrong.flatten(1))
 
 
+def neighbours(size, left="x[i-1]"):
+    """No two neighbours are one, as an implication from one to the next."""
+    g = unn.FactorGraph("neighbours", i=size)
+    x = g.variable("x", "i", unn.BinaryEntropy())
+    before, after = ("i-1", "i") if left == "x[i-1]" else ("i", "i+1")
+    condition = Cardinality(x[before], each="i", equals=1)
+    g.factor(Implies(condition, Cardinality(x[after], each="i", equals=0)))
+    return g
+
+
+@pytest.mark.parametrize("left", ["x[i-1]", "x[i]"])
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_groups_of_an_implication_run_over_the_indices_at_which_both_counts_exist(left, size):
+    g = neighbours(size, left)
+    (factor,) = g.constraints
+    x = torch.tensor(list(itertools.product([0.0, 1.0], repeat=size)))
+    wrong = (x[:, :-1] * x[:, 1:]).sum(1)
+    assert torch.equal(factor.violations_of({"x": x}), wrong.long())
+    assert torch.equal(factor.part_losses({"x": x}).sum(1) > 0, wrong > 0)
+    apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
+    assert torch.equal(g.adjacency().dense(), apart <= 1)
+
+
+def test_an_implication_between_neighbours_has_all_its_solutions():
+    g = neighbours(5)
+    g.factor(Cardinality(next(iter(g.variables.values()))["i"], each="", at_most=5))
+    search = unn.Search(g, unn.SearchOptions(mode="depth-first"))
+    solutions = unn.solve(search, {}, options=unn.SolvingOptions(count=100))
+    assert len(solutions.answers[0]["x"]) == 13
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_implications_of_shifted_groups_equal_their_definition(data):
+    shifts = [data.draw(st.integers(-2, 2)) for _ in range(2)]
+    bounds = [data.draw(st.sampled_from(["equals", "at_least", "at_most"])) for _ in range(2)]
+    g = unn.FactorGraph("shifted", i=4, j=2)
+    x, y = g.variable("x", "i j", unn.BinaryEntropy()), g.variable("y", "j i", unn.BinaryEntropy())
+    condition = Cardinality(x[f"i{shifts[0]:+d} j"], each="i", **{bounds[0]: 1})
+    conclusion = Cardinality(y[f"j i{shifts[1]:+d}"], each="i", **{bounds[1]: 1})
+    factor = g.factor(Implies(condition, conclusion))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    values = {
+        name: torch.randint(2, (20, *shape), generator=generator).float()
+        for name, shape in (("x", (4, 2)), ("y", (2, 4)))
+    }
+    holds = {"equals": lambda n: n == 1, "at_least": lambda n: n >= 1, "at_most": lambda n: n <= 1}
+    wrong = torch.zeros(20, dtype=torch.int64)
+    for i in range(-4, 8):
+        rows = [i + shift for shift in shifts]
+        if all(0 <= row < 4 for row in rows) and i >= 0:
+            one, other = values["x"][:, rows[0]].sum(1), values["y"][:, :, rows[1]].sum(1)
+            wrong += holds[bounds[0]](one) & ~holds[bounds[1]](other)
+    assert torch.equal(factor.violations_of(values), wrong)
+    assert torch.equal((factor.part_losses(values) > 0).sum(1), wrong)
+
+
 @pytest.mark.parametrize(
     ("bounds", "facts"),
     [

@@ -186,13 +186,17 @@ def test_a_letter_in_two_axes_of_one_variable_moves_both():
     assert named(g.symmetries()) == {"X.n X.m": 4}
 
 
-def test_axes_that_factors_split_in_two_ways_are_exchangeable_only_where_both_agree():
-    # rows of a table of 2 x 3 and of one of 3 x 2 over the same six nodes
-    g, X = vectors("n", n=6, a=2, b=3)
-    g.factor(Clique(X["(a b)"], each="a"))
-    assert named(g.symmetries()) == {"X.n[0]": 2, "X.n[1]": 3}
-    g.factor(Clique(X["(b a)"], each="b"))
-    assert "X.n[1]" not in named(g.symmetries())
+@pytest.mark.parametrize("others", ["(b a)", "(c d e)"])
+@pytest.mark.parametrize("first", [True, False])
+def test_axes_that_factors_split_in_two_ways_are_not_exchangeable(others, first):
+    # rows of a table of 4 x 2 and of one of 2 x 4, or 2 x 2 x 2, over the same eight nodes
+    g, X = vectors("n", n=8, a=4, b=2, c=2, d=2, e=2)
+    one, other = Clique(X["(a b)"], each="a"), Clique(X[others], each=others.strip("()").split()[0])
+    for factor in (one, other) if first else (other, one):
+        g.factor(factor)
+    # in the adjacency of all pairs the others do not show
+    g.factor(Multilinear(X["i"], X["j"]))
+    assert named(g.symmetries()) == {}
 
 
 def test_an_ordered_part_of_an_axis_that_another_factor_splits_otherwise_stays_in_place():
