@@ -107,13 +107,14 @@ class FactorGraph(Declaration):
         return boundedness_of(self, given)
 
     def contraction(
-        self, given: Mapping[str, Tensor] | None = None, sizes: Mapping[str, int] | None = None
+        self, given: Mapping[str, Tensor | Partial] | None = None, sizes: Mapping[str, int] | None = None
     ) -> Contraction:
         """Certify that the energy has one fixed point, to which every order of updates converges.
 
         Args:
             given: observed variables and constants by name, one row, shape ``(1, *axes)``; their values count
-                only where a factor multiplies them with two others.
+                only where a factor multiplies them with two others. A variable that is given in part counts
+                as not given.
             sizes: sizes of the axes that follow neither from the declaration nor from ``given``.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
 from unn.graph.groups import CountGroups
 from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_letters_of, product_relations
+from unn.graph.patterns import Dimension
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.regularizers import Elementwise, Simplex
@@ -31,7 +33,8 @@ class Different(Constraint):
     """Two nodes have different values, for each assignment of the letters that index nodes.
 
     Two values differ if any of their entries do, by more than one half: one-hot categories, bits, spins -1
-    and 1, whole numbers. A node never differs from itself.
+    and 1, whole numbers. A node never differs from itself. With an index or a shift along the categories,
+    only those that it reaches differ: nodes of other categories satisfy it.
 
     Args:
         one, other: references to variables with the same letters; letters of feature axes (right of the
@@ -65,6 +68,9 @@ class Different(Constraint):
             )
         self._features = features[0]
         self._kind, self._simplex = _kind_of(one, other)
+        self._every_value = not any(
+            dim.shift or dim.index for r in (one, other) for dim in _value_dimensions(r)
+        )
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of node pairs with equal values, shape ``(batch,)``; NaN counts as equal.
@@ -79,6 +85,10 @@ class Different(Constraint):
         letters = self.references[0].letters
         along = [1 + k for k, letter in enumerate(letters) if letter in self._features]
         differ = (left - right).abs() > 0.5
+        if self._kind == "simplex" and not self._every_value:
+            simplex = [1 + letters.index(letter) for letter in self._simplex]
+            outside = (left.sum(simplex, keepdim=True) < 0.5) & (right.sum(simplex, keepdim=True) < 0.5)
+            differ = differ | outside
         for axis in reversed(along):
             differ = differ.any(axis)
         return batch_sum((~differ).long())
@@ -168,6 +178,11 @@ class Different(Constraint):
     def _feature_letters(reference: Reference) -> set[str]:
         nodes = {letter for dim in node_dimensions(reference) for letter in dim.letters}
         return set(reference.letters) - nodes
+
+
+def _value_dimensions(reference: Reference) -> Sequence[Dimension]:
+    """The dimensions of a reference along the features of a node."""
+    return reference.pattern.dimensions[len(node_dimensions(reference)) :]
 
 
 def _kind_of(one: Reference, other: Reference) -> tuple[Kind, tuple[str, ...]]:

@@ -41,7 +41,7 @@ def posterior(
     Args:
         traced: traced program.
         key: what is different for another program.
-        given: evidence with a batch axis of 1, in double precision.
+        given: evidence with a batch axis of 1.
         particles: number of samples.
         seed: random seed.
     """

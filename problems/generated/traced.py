@@ -151,16 +151,10 @@ class TracedProblem(DeclaredProblem):
         particles, which are remembered in the user's folder for caches."""
         import torch
 
-        from unn import Partial
-
         from .remembered import posterior
 
-        evidence = {
-            name: Partial(x.value.double(), x.mask) if isinstance(x, Partial) else x.double()
-            for name, x in given.items()
-        }
         particles = max(count, PARTICLES)
-        values = posterior(self.traced(config), str(self.source(config).key), evidence, particles, seed)
+        values = posterior(self.traced(config), str(self.source(config).key), given, particles, seed)
         order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
         return {name: x[order] for name, x in values.items()}
 

@@ -92,3 +92,12 @@ def test_bias_and_spread_are_those_of_the_deviations_however_far_from_zero_numbe
 def test_bias_and_spread_of_one_sample_are_refused(metric):
     with pytest.raises(ObservationError, match=f"{metric}: at least 2 samples"):
         measured(metric, torch.zeros(1, 2), torch.zeros(1, 2))
+
+
+def test_samples_that_differ_from_a_constant_reference_have_no_bias_and_no_spread():
+    constant = torch.full((50, 2), 6.0)
+    assert measured("bias", constant, constant) == 0.0
+    assert measured("spread", constant, constant) == 1.0
+    for samples in (constant + 1, constant + torch.randn(50, 2)):
+        assert math.isnan(measured("bias", constant, samples))
+        assert math.isnan(measured("spread", constant, samples))

@@ -3,6 +3,7 @@ coverage."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +95,9 @@ def compare_with_reference(
         network: trained model.
         metrics: names of the measures. "c2st" is that of a random forest; "bias" the root mean square over
             the unobserved numbers of the difference of means, in standard deviations of the reference;
-            "spread" the mean ratio of standard deviations.
+            "spread" the mean ratio of standard deviations. Both leave out numbers that do not vary in the
+            reference, as those that the evidence determines, which "c2st" compares; where none does and
+            samples differ from it, they are NaN.
         queries: number of queries; nodes that the reference takes no evidence on are left out of them.
         draws: number of samples of the model and of the reference for each.
         options: options of sampling, with the seed of queries and samples.
@@ -230,7 +233,8 @@ def measured(metric: str, one: Tensor, other: Tensor) -> float:
         # numbers that are determined by the evidence have no spread to compare
         varied = one.std(0) > _CONSTANT * one.abs().amax(0)
         if not bool(varied.any()):
-            return 0.0 if metric == "bias" else 1.0
+            equal = torch.allclose(other, one[:1].expand_as(other), rtol=_CONSTANT, atol=0)
+            return IDEAL[metric] if equal else math.nan
         one, other = one[:, varied], other[:, varied]
         if metric == "spread":
             return float((other.std(0) / one.std(0)).mean())

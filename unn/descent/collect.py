@@ -70,7 +70,7 @@ def collect_evidence(
             contradicting sizes.
         InferenceError: if nothing is given, or for an initial value or dropout that has no meaning.
     """
-    _check_mappings(given, initial, lengths, sizes, dropout)
+    check_mappings(given, initial, lengths, sizes, dropout)
     check_masks = check_masks and not torch.compiler.is_compiling()
     tensors = _named_tensors(graph, given, initial or {})
     values = graph.fixed_values()
@@ -109,7 +109,15 @@ def _refuse_moved_by_padding(graph: Declaration, ragged: Collection[str], fixed:
                 )
 
 
-def _check_mappings(given: object, initial: object, lengths: object, sizes: object, dropout: object) -> None:
+def check_mappings(
+    given: object, initial: object, lengths: object, sizes: object, dropout: object = None
+) -> None:
+    """Check that evidence and options that are mappings are such.
+
+    Raises:
+        ObservationError: for evidence of another type.
+        InferenceError: for an option of another type.
+    """
     if not isinstance(given, Mapping):
         raise ObservationError(
             f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
@@ -84,6 +86,21 @@ class BlockProblem:
         return inner + fall
 
 
+def _without_hooks() -> AbstractContextManager[object]:
+    """Derivatives that the search itself takes read their tensors at once: a checkpoint around it would run
+    anew at each of them.
+
+    Transforms of torch.func and compilation refuse hooks, and have no checkpoint.
+    """
+    if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+        return nullcontext()
+    return saved_tensors_hooks(_itself, _itself)
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
+
+
 def minimise_block(state: State, step: PlannedUpdate) -> Tensor:
     """Minimise the energy over one block without ever raising it.
 
@@ -101,7 +118,8 @@ def minimise_block(state: State, step: PlannedUpdate) -> Tensor:
         The new value, shape ``(batch, *axes)``; infinite in batch elements whose energy falls without limit.
     """
     problem = BlockProblem(state, step)
-    x, unfinished = _descend(problem)
+    with _without_hooks():
+        x, unfinished = _descend(problem)
     state.unfinished[step.name] = unfinished
     if torch.is_grad_enabled():
         x = at_fixed_point(lambda z: problem.activate(problem.messages(z)), x)

@@ -14,9 +14,10 @@ from ..graph.arrays import Parameter
 from ..graph.declaration import Declaration
 from ..graph.dynamic import shapes_of
 from ..graph.factor import EnergyFactor
+from ..graph.partial import Partial
 from .collect import collect_evidence
 from .entries import entries_of
-from .evidence import Evidence
+from .evidence import Evidence, Given
 from .plan import Plan
 
 _SCALINGS = 30
@@ -66,7 +67,7 @@ class Contraction:
 
 @torch.no_grad()
 def contraction(
-    graph: Declaration, given: Mapping[str, Tensor] | None = None, sizes: Mapping[str, int] | None = None
+    graph: Declaration, given: Given | None = None, sizes: Mapping[str, int] | None = None
 ) -> Contraction:
     """The certificate of a graph, for the variables that are not given.
 
@@ -77,7 +78,8 @@ def contraction(
 
     Args:
         graph: declaration.
-        given: observed variables and constants by name, one row, shape ``(1, *axes)``.
+        given: observed variables and constants by name, one row, shape ``(1, *axes)``. A variable that is
+            given in part counts as not given, whose couplings are at least as strong.
         sizes: sizes of the axes that follow neither from the declaration nor from ``given``; the certificate
             holds for these.
 
@@ -86,7 +88,7 @@ def contraction(
         DeclarationError: for the size of an axis that is missing.
     """
     given = dict(given or {})
-    plan = Plan.of(graph, list(given))
+    plan = Plan.of(graph, _complete(given))
     stored = (x for x in (*graph.parameters(), *graph.buffers()) if x.is_floating_point())
     like = next(stored, torch.zeros(()))
     start = (
@@ -120,6 +122,11 @@ def contraction(
         matrix[place[name], place[source]] = gain
     radius = float(torch.linalg.eigvals(matrix).abs().amax()) if len(plan.free) else 0.0
     return Contraction(radius, gains)
+
+
+def _complete(given: Given) -> list[str]:
+    """Names of what is given completely."""
+    return [name for name, x in given.items() if not isinstance(x, Partial)]
 
 
 def _refusal(plan: Plan, evidence: Evidence) -> str:
@@ -187,7 +194,7 @@ def _messages(
 def spectral_normalise(
     graph: Declaration,
     factor: float = 0.9,
-    given: Mapping[str, Tensor] | None = None,
+    given: Given | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Contraction:
     """Scale the couplings of a graph down so that it has one fixed point, in place.
@@ -221,7 +228,7 @@ def spectral_normalise(
     certificate = contraction(graph, given, sizes)
     if certificate.reason:
         raise DeclarationError(f"spectral_normalise: graph {graph.name!r}: {certificate.reason}.")
-    observed = set(given or {})
+    observed = set(_complete(given or {}))
     coupled = {
         name: graph.get_parameter(name)
         for f in graph.energy_factors

@@ -13,6 +13,7 @@ from torch import Tensor
 from .energy import state_terms, total_energy
 from .entries import entries_of
 from .fixed_point import Iterates, at_fixed_point
+from .held import Held, held_nodes
 from .plan import PlannedUpdate
 from .rounds import run_rounds
 from .state import State
@@ -109,7 +110,9 @@ def _read(x: Tensor) -> Tensor:
     return x
 
 
-def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tolerance: float) -> None:
+def differentiable_equilibrium(
+    state: State, steps: Sequence[PlannedUpdate], held: Held, tolerance: float
+) -> None:
     """Give the values of a state at rest the derivatives of the fixed point of a round.
 
     By the implicit function theorem, its first and second derivatives; memory is that of one round (Bai,
@@ -118,12 +121,13 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tol
     Args:
         state: at rest.
         steps: the updates of a round.
+        held: nodes of the updated variables that stay at their initial values.
         tolerance: of the linear system, relative to its right side.
     """
     names = _names(steps)
-    state.detach_past(names)
+    state.detach_past(names, held)
     state.sum_static(names)
-    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
+    values = at_fixed_point(_RoundMap(state, steps, names, held), _joined(state, names), tolerance)
     _assign(state, names, values)
 
 
@@ -139,7 +143,7 @@ def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
     x = _joined(state, names).detach()
     with torch.enable_grad():
         leaf = x.requires_grad_()
-        y = _RoundMap(state, steps, names)(leaf)
+        y = _RoundMap(state, steps, names, held_nodes(state, steps))(leaf)
     u = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
     factor = x.new_zeros(len(x))
     for _ in range(_POWER_STEPS):
@@ -151,14 +155,23 @@ def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
 
 
 class _RoundMap:
-    """Values after a round as a function of those before it, of some variables side by side."""
+    """Values after a round as a function of those before it, of some variables side by side.
 
-    def __init__(self, state: State, steps: Sequence[PlannedUpdate], names: Sequence[str]) -> None:
+    It does not depend on entries of nodes that are held, which have their own values: otherwise every value
+    of theirs would be a fixed point.
+    """
+
+    def __init__(
+        self, state: State, steps: Sequence[PlannedUpdate], names: Sequence[str], held: Held
+    ) -> None:
         self._before = state.branch({})
-        self._steps, self._names = steps, names
+        self._steps, self._names, self._held = steps, names, held
 
     def __call__(self, x: Tensor) -> Tensor:
-        branch = self._before.branch(_parts(self._before, self._names, x))
+        parts = _parts(self._before, self._names, x)
+        for name, (value, where) in self._held.items():
+            parts[name] = torch.where(where, value, parts[name])
+        branch = self._before.branch(parts)
         run_rounds(branch, [self._steps])
         return _joined(branch, self._names)
 

@@ -24,6 +24,7 @@ from .equilibrium import (
     differentiable_equilibrium,
     settle,
 )
+from .held import held_nodes
 from .plan import PlannedUpdate
 from .rounds import run_rounds
 from .state import State
@@ -63,6 +64,8 @@ class Unroll(Gradient):
 class Truncate(Gradient):
     """The gradient through the last rounds alone; what the rounds before them computed counts as constant.
 
+    Initial values of nodes that no round updates are not computed, and have their derivative.
+
     It is biased: the effect of the parameters on the first rounds is left out. Near a fixed point of
     converging rounds the bias falls geometrically with the number of rounds (Shaban et al., 2019).
 
@@ -82,9 +85,10 @@ class Truncate(Gradient):
         first = steps[-1].round - self.rounds + 1
         constant = [step for step in steps if step.round < first]
         if constant:
+            held = held_nodes(state, constant)
             with torch.no_grad():
                 run_steps(state, constant, receive_last=False)
-            state.detach_past({step.name for step in constant})
+            state.detach_past({step.name for step in constant}, held)
         run_steps(state, steps[len(constant) :], receive_last)
         return None
 
@@ -94,7 +98,9 @@ class Checkpoint(Gradient):
     """The exact gradient from less memory: rounds are computed again in the backward pass.
 
     The method is that of Chen et al. (2016). Kept are the values of the variables between groups of rounds,
-    and all that is computed within one group at a time.
+    and all that is computed within one group at a time. Messages that are derivatives themselves, as those of
+    ``Directed`` and ``Implicit`` factors, run their group again at each of these, so that groups of few
+    rounds serve them best.
 
     Args:
         rounds: in a group, at least 1.
@@ -162,11 +168,12 @@ class Implicit(Gradient):
 
     def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
         rounds = [list(group) for _, group in groupby(steps, lambda step: step.round)]
+        held = held_nodes(state, steps)
         equilibrium = settle(state, iter(rounds), len(rounds), self.tolerance, self.solver)
         if not equilibrium.converged:
             warnings.warn(_unrest(state, rounds[-1], equilibrium), ConvergenceWarning, stacklevel=5)
         if torch.is_grad_enabled():
-            differentiable_equilibrium(state, rounds[-1], self.tolerance)
+            differentiable_equilibrium(state, rounds[-1], held, self.tolerance)
         run_steps(state, rounds[-1], receive_last)
         return equilibrium
 

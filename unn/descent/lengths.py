@@ -28,7 +28,7 @@ def ragged_masks(
     for axis, length in lengths.items():
         if axis not in known:
             raise ObservationError(f"lengths: graph {graph.name!r}: " + unknown("axis", axis, known))
-        length = _checked(axis, length, batch, device)
+        length = check_length(axis, length, batch, device)
         other = ragged.setdefault(table.root(axis), (axis, length))
         if check and not torch.equal(other[1], length):
             raise ObservationError(
@@ -87,7 +87,12 @@ def mask_constants(graph: Declaration, evidence: Evidence) -> None:
             evidence.values[name] = masked(evidence.values[name], evidence.masks[name])
 
 
-def _checked(axis: str, length: object, batch: int, device: torch.device) -> Tensor:
+def check_length(axis: str, length: object, batch: int, device: torch.device) -> Tensor:
+    """Lengths of a ragged axis, on the device of a run.
+
+    Raises:
+        ObservationError: for anything but a whole number for each batch element.
+    """
     if (
         not isinstance(length, Tensor)
         or length.is_floating_point()

@@ -102,6 +102,15 @@ class Reception:
     fusions: tuple[Fusion, ...]
 
 
+def _array(nodes: Tensor) -> np.ndarray:
+    """Nodes as a flat array, also under transforms of torch.func, which never change them."""
+    flat = nodes.flatten().cpu()
+    if torch._C._are_functorch_transforms_active():
+        # there no tensor becomes an array at once
+        return np.array(torch.func.debug_unwrap(flat, recurse=True).tolist(), dtype=bool)
+    return flat.numpy()
+
+
 def require_energies(graph: Declaration) -> None:
     """Check that every factor has an energy.
 
@@ -304,7 +313,7 @@ class Plan:
             )
         nodes = block.nodes.to(device, copy=True)
         if self.update_kinds[block.name] == "coloured":
-            flat = nodes.flatten().cpu().numpy()
+            flat = _array(nodes)
             for factor in self.factors_of(block.name):
                 if meets_itself(factor, variable):
                     pairs = self.node_pairs(factor, variable, shapes)

@@ -359,19 +359,20 @@ class State:
             inferred[name] = InferredRows(observed, rows, initial=evidence.values[name] is not observed)
         return [fusion.start(evidence.batch, inferred) for fusion in self._reception.fusions]
 
-    def detach_past(self, names: Collection[str]) -> None:
+    def detach_past(self, names: Collection[str], held: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """Go on from values that earlier updates computed, which count as constant.
 
-        All messages are computed again, and observed entries are put in place once more: derivatives reach
-        these.
+        All messages are computed again, and what no update computed is put in place once more, the observed
+        entries and the nodes that are held: derivatives reach these.
 
         Args:
             names: of the variables that were updated.
+            held: values of nodes that were not, and where they are, by variable.
         """
         for name in names:
             # derivatives in forward mode pass through what is computed without a graph
             self.values[name] = self.values[name].detach()
-        for name, (value, where) in self.evidence.observed.items():
+        for name, (value, where) in (*held.items(), *self.evidence.observed.items()):
             self.values[name] = torch.where(where, value, self.values[name])
         self._cached.clear()
         self._products.clear()

@@ -163,12 +163,26 @@ class Likelihood(Guide):
     function: Callable[[Mapping[str, Tensor]], Tensor]
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        return self.function(values)
+        try:
+            logs = self.function(values)
+        except KeyError as error:
+            raise ObservationError(
+                f"guided sampling: a likelihood reads {error}, and it is called with the real variables that "
+                f"are not given: {', '.join(values)}."
+            ) from error
+        count = len(next(iter(values.values())))
+        if not isinstance(logs, Tensor) or logs.shape != (count,):
+            shown = f"shape {tuple(logs.shape)}" if isinstance(logs, Tensor) else type(logs).__name__
+            raise ObservationError(
+                f"guided sampling: a likelihood returns one logarithm for each particle, shape ({count},), "
+                f"got {shown}; sum over all axes but the first."
+            )
+        return logs
 
     def smoothed(
         self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
     ) -> Tensor:
-        logs = self.function(values)
+        logs = self.log_likelihood(values)
         if not logs.requires_grad:
             return (1 - uncertainty) * logs
         xs = list(values.values())
@@ -321,7 +335,10 @@ class _Twist:
                     "guided sampling: a likelihood is NaN or infinite at the estimates of some particles; "
                     "return finite numbers everywhere, or use Within for intervals."
                 )
-            (gradient,) = torch.autograd.grad(log_twist.sum(), x)
+            gradient = torch.zeros_like(x)
+            # a likelihood may be constant
+            if log_twist.requires_grad:
+                (gradient,) = torch.autograd.grad(log_twist.sum(), x)
         shift = torch.where(self.condition.numbers, 0, sigma**2 * gradient)
         return log_twist.detach(), estimate.detach(), shift
 

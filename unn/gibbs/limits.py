@@ -61,9 +61,8 @@ class Limits:
 
         def bounds(groups: Tensor) -> Counts:
             selected = counts.select(groups)
-            return Counts(
-                selected.candidate, selected.group, selected.lower.to(device), selected.upper.to(device)
-            )
+            lower, upper = selected.lower.float().to(device), selected.upper.float().to(device)
+            return Counts(selected.candidate, selected.group, lower, upper)
 
         self._of_groups = bounds(torch.arange(len(counts.lower)))
         self._of_parts, self._of_pairs = bounds(self._part_group), bounds(self._part_group[pair_part])
@@ -81,7 +80,7 @@ class Limits:
     def _matrix(self, sets: Tensor, members: Tensor, rows: int, columns: int) -> Tensor:
         """Sums over the members of sets, dense where it is small, shape ``(rows, columns)``."""
         x = sums(sets, members, (rows, columns))
-        return (x.to_dense() if rows * columns <= _DENSE else x).to(self._device)
+        return (x.to_dense() if rows * columns <= _DENSE else x).float().to(self._device)
 
     def candidates(self, values: Mapping[str, Tensor], batch: int) -> Tensor:
         """Which candidates are true, shape ``(candidates, batch)``.

@@ -10,6 +10,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..descent.checks import check_generator, given_array
+from ..descent.collect import check_mappings
+from ..descent.lengths import check_length
 from ..errors import (
     ArgumentError,
     ConvergenceWarning,
@@ -240,11 +243,17 @@ def start(
     reason = refusal(graph)
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
+    check_generator(generator)
+    check_mappings(given, None, lengths, sizes)
+    for name in given:
+        given_array(graph, name)
     require_bounded(graph, given)
     if queries is None:
         rows = [len(x.value if isinstance(x, Partial) else x) for x in _rows_of(graph, given)]
         queries = max(rows, default=1)
     whole_number("gibbs: queries", queries, 1, ArgumentError)
+    for axis, length in (lengths or {}).items():
+        check_length(axis, length, queries, torch.device("cpu"))
     return Chains(
         graph,
         given,

@@ -12,6 +12,7 @@ import torch
 from ..factor_graph import FactorGraph
 from ..graph.adjacency import Adjacency
 from ..graph.symmetries import Symmetry, generators, indices, letters_along
+from .exchanges import Exchange, exchanges
 from .invariance import altered_variables
 from .letters import Names, Written
 from .tape import Nodes, Tape
@@ -29,7 +30,8 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
     rows the columns are exchangeable, but the mask is also symmetric under exchanges within one
     row. Three kinds are checked: permutations of the index everywhere, in a single variable, and
     at one value of another index only: at its first and last value, and at all others (as many as
-    ``_MOST_VALUES``) where this index is not exchangeable itself, so that its values differ.
+    ``_MOST_VALUES``) where this index is not exchangeable itself, so that its values differ. The
+    indices that are left must survive the exchanges of single nodes with equal neighbours (``exchanges``).
 
     Args:
         tape: tape of a complete run.
@@ -54,7 +56,44 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
         for symmetry, names in zip(exchangeable, altered)
     ]
     altered = [one | more for one, more in zip(altered, _altered(tape, middles))]
-    return [(symmetry, frozenset(names)) for symmetry, names in zip(exchangeable, altered) if names]
+    unequal = {symmetry: names for symmetry, names in zip(exchangeable, altered) if names}
+    shared = [symmetry for symmetry in exchangeable if symmetry not in unequal]
+    while shared and (more := _unequal_by_exchanges(tape, adjacency, shared)):
+        unequal |= more
+        shared = [symmetry for symmetry in shared if symmetry not in unequal]
+    return [(symmetry, frozenset(unequal[symmetry])) for symmetry in exchangeable if symmetry in unequal]
+
+
+def _unequal_by_exchanges(
+    tape: Tape, adjacency: Adjacency, shared: Sequence[Symmetry]
+) -> dict[Symmetry, set[str]]:
+    """Symmetries along which embeddings must differ, because nodes that they share exchange their places in
+    the mask, and the law is another one; each with the variables whose law is.
+
+    Where several symmetries relate the nodes, one that is enough is chosen, if there is one.
+    """
+    tried = [
+        exchange for exchange in exchanges(adjacency, shared) if _leaves_invariant(adjacency, exchange.moved)
+    ]
+    altered = altered_variables(tape, [exchange.moved for exchange in tried])
+    unequal: dict[Symmetry, set[str]] = {}
+    for exchange, names in zip(tried, altered, strict=True):
+        if names and not any(symmetry in unequal for symmetry in exchange.along):
+            for symmetry in _enough(tape, adjacency, shared, exchange):
+                unequal.setdefault(symmetry, set()).update(names)
+    return unequal
+
+
+def _enough(
+    tape: Tape, adjacency: Adjacency, shared: Sequence[Symmetry], exchange: Exchange
+) -> Sequence[Symmetry]:
+    """The first symmetry of an exchange without which no exchange changes the law; else all of them."""
+    for symmetry in exchange.along if len(exchange.along) > 1 else ():
+        others = exchanges(adjacency, [other for other in shared if other is not symmetry])
+        moved = [other.moved for other in others if _leaves_invariant(adjacency, other.moved)]
+        if not any(altered_variables(tape, moved)):
+            return [symmetry]
+    return exchange.along
 
 
 def with_ordered(

@@ -171,7 +171,8 @@ def solve(
         sizes: sizes of the axes without a static size; those of the evidence by default.
 
     Raises:
-        DeclarationError: for a graph without constraints, or an axis of unknown size.
+        DeclarationError: for a graph without constraints, a constraint with a continuous variable, or an axis
+            of unknown size.
         ObservationError: for evidence that does not fit the graph.
         UnnError: for an option that is out of range.
 
@@ -198,6 +199,13 @@ def _solve(
         raise DeclarationError(
             f"solve: graph {graph.name!r} has no constraint by which an answer could be verified."
         )
+    for constraint in graph.constraints:
+        real = [name for name in constraint.variables if kinds(graph)[name] == "real"]
+        if real:
+            raise DeclarationError(
+                f"solve: constraint {constraint.name!r} has the continuous variable {real[0]!r}, and answers "
+                "are values of discrete variables; declare what is continuous by factors with an energy."
+            )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
     check_sizes(graph, sizes or {})

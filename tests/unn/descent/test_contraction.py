@@ -137,6 +137,18 @@ def test_what_is_given_acts_on_nothing():
     assert certificate.gains == {}
 
 
+def test_what_is_given_in_part_counts_as_not_given():
+    g = unn.FactorGraph("layers", n=4, m=3)
+    X, H = g.variable("X", "n", unn.SignedEntropy()), g.variable("H", "m", unn.SignedEntropy())
+    g.factor(Multilinear(H["h"], g.parameter("W", "m n", init=torch.full((3, 4), 3.0))["h x"], X["x"]))
+    x, one = torch.zeros(1, 4), torch.tensor([[True, False, False, False]])
+    free, partial = g.contraction(), g.contraction({"X": unn.Partial(x, one)})
+    assert free.factor == partial.factor > 1
+    assert free.gains == partial.gains
+    assert unn.spectral_normalise(g, 0.9, {"X": unn.Partial(x, one)}).factor <= 0.9
+    assert g.contraction().factor <= 0.9
+
+
 def test_what_is_not_known_is_named():
     g = unn.FactorGraph("triple", n=2)
     a, b, c = (g.variable(name, "n", unn.SignedEntropy()) for name in "ABC")

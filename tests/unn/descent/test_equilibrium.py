@@ -359,3 +359,31 @@ def test_extrapolated_rounds_end_in_the_domain_where_plain_rounds_do(regularizer
     torch.testing.assert_close(ends["rounds"][0][same], ends["anderson"][0][same], atol=1e-6, rtol=0)
     largest = ends["rounds"][0].norm(dim=1).max()
     assert float(ends["anderson"][0].norm(dim=1).max()) <= max(1.0, float(largest)) * (1 + 1e-9)
+
+
+def held(gradient, iterations):
+    """Four spins of which two are updated, and the derivatives of these by all that acts on them."""
+    g = unn.FactorGraph("held", n=4, x=3)
+    s, X = g.variable("s", "n", unn.SignedEntropy()), g.variable("X", "x", unn.SignedEntropy())
+    generator = torch.Generator().manual_seed(0)
+    A, W = torch.randn(4, 4, generator=generator), torch.randn(4, 3, generator=generator)
+    g.factor(Multilinear(s["i"], s["j"], g.parameter("A", "n m", init=0.3 * A)["i j"], where="i < j"))
+    g.factor(Multilinear(s["i"], g.parameter("W", "n x", init=W)["i x"], X["x"]))
+    g.double()
+    x = torch.rand(2, 3, generator=generator).double()
+    start = (torch.rand(2, 4, generator=generator).double() * 2 - 1).requires_grad_()
+    order = [unn.Block("s", torch.arange(4) == k) for k in (0, 2)]
+    network = unn.Unrolled(
+        g, "X", "s", order=order, initial={"s": start}, gradient=gradient, iterations=iterations
+    )
+    return torch.autograd.grad((network(x) * torch.tensor([1.0, 0, 2, 0])).sum(), [g.A, g.W, start])
+
+
+@pytest.mark.parametrize(
+    "gradient", [unn.Implicit(1e-13), unn.Implicit(1e-13, "anderson"), unn.Truncate(60)], ids=str
+)
+def test_nodes_that_no_update_changes_count_with_their_initial_values(gradient):
+    expected = held(unn.Unroll(), 100)
+    assert bool((expected[2][:, [1, 3]] != 0).all())
+    for ours, theirs in zip(held(gradient, 100), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)

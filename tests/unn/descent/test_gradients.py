@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.helpers import X, mlp, says
 
 import unn
-from factors import Multilinear
+from factors import Directed, Multilinear
 from unn.descent.reach import check_reach
 from unn.testing import graph_cases
 
@@ -256,3 +256,29 @@ def test_truncation_holds_in_forward_mode_too():
     leaf = x.clone().requires_grad_()
     (reverse,) = torch.autograd.grad(total(leaf), leaf)
     torch.testing.assert_close(forward, (reverse * direction).sum(), rtol=1e-10, atol=0)
+
+
+def test_the_search_of_a_block_runs_once_in_the_forward_pass_of_a_checkpoint():
+    calls = []
+
+    class Counted(torch.nn.Module):
+        def forward(self, y):
+            calls.append(1)
+            return y.tanh()
+
+    g = unn.FactorGraph("directed", x=3, y=3)
+    X, Y, Z = (g.variable(name, axis, unn.SquaredNorm()) for name, axis in zip("XYZ", "xyy", strict=True))
+    g.factor(Multilinear(X["a"], g.parameter("W", "x y", init=torch.eye(3))["a b"], Y["b"]))
+    g.factor(Directed(Counted(), Z, Y))
+
+    def run(gradient):
+        calls.clear()
+        network = unn.Unrolled(g, "X", "Z", order=["Y", "Z"], iterations=6, gradient=gradient)
+        out = network(torch.ones(2, 3))
+        forward = len(calls)
+        return forward, torch.autograd.grad(out.square().sum(), [g.W])[0]
+
+    (unrolled, expected), (recomputed, ours) = run(unn.Unroll()), run(unn.Checkpoint(1))
+    torch.testing.assert_close(ours, expected)
+    # the derivatives of messages run a round again, those of the search do not
+    assert recomputed < 4 * unrolled

@@ -119,3 +119,26 @@ def test_large_blocks_are_refused_under_transforms():
     net = unn.Unrolled(g, "X", "A", order=["A"], gradient=unn.Implicit(), check_values=False)
     with pytest.raises(InferenceError, match=says("3000", "2048", "Truncate")):
         grad(lambda x: net(x).sum())(torch.zeros(1, 3000))
+
+
+@pytest.mark.parametrize("gradient", [unn.Unroll(), unn.Implicit(1e-12)], ids=str)
+def test_the_first_call_of_a_network_of_blocks_may_be_under_a_transform(gradient):
+    g = unn.FactorGraph("spins", n=4, x=3)
+    s, X = g.variable("s", "n", unn.SignedEntropy()), g.variable("X", "x", unn.SignedEntropy())
+    A = 0.3 * torch.randn(4, 4, generator=seeded())
+    g.factor(Multilinear(s["i"], s["j"], g.parameter("A", "n m", init=A)["i j"], where="i < j"))
+    g.factor(Multilinear(s["i"], g.parameter("W", "n x", init=torch.ones(4, 3))["i x"], X["x"]))
+    g.double()
+    x = torch.rand(2, 3, generator=seeded(1)).double()
+    order = [unn.Block("s", torch.arange(4) == k) for k in (0, 2)]
+    net = unn.Unrolled(g, "X", "s", order=order, gradient=gradient, iterations=60, check_values=False)
+    parameters = dict(net.named_parameters())
+
+    def loss(p, x):
+        return functional_call(net, p, (x,)).sin().sum()
+
+    each = vmap(grad(loss), in_dims=(None, 0))(parameters, x[:, None])
+    for k in range(2):
+        expected = torch.autograd.grad(loss(parameters, x[k : k + 1]), list(parameters.values()))
+        for ours, theirs in zip(each.values(), expected, strict=True):
+            torch.testing.assert_close(ours[k], theirs, atol=1e-9, rtol=1e-9)

@@ -187,3 +187,24 @@ def test_likelihoods_that_are_not_finite_are_refused(value):
     guide = Likelihood(lambda v: torch.where(v["x"] > 0, v["x"], value))
     with pytest.raises(ObservationError, match="likelihood is NaN or infinite"):
         guided_samples(exact(pair), [guide], count=100, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda v: -v["x"].square().sum(), r"shape \(100,\), got shape \(\)"),
+        (lambda v: -v["x"].square()[:, None], r"got shape \(100, 1"),
+        (lambda v: 0.0, "got float"),
+        (lambda v: v["z"], "reads 'z'.*x, y"),
+    ],
+)
+def test_likelihoods_that_are_not_one_number_for_each_particle_are_refused(function, text):
+    with pytest.raises(ObservationError, match=text):
+        guided_samples(exact(pair), [Likelihood(function)], count=100, steps=5, seed=0)
+
+
+def test_a_constant_likelihood_changes_nothing():
+    constant = Likelihood(lambda v: torch.zeros(len(v["x"])))
+    result = guided_samples(exact(pair), [constant], count=2000, steps=30, seed=0)
+    assert result.log_evidence == pytest.approx(0.0, abs=1e-6)
+    assert result.effective == pytest.approx(2000)

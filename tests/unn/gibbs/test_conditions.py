@@ -360,3 +360,22 @@ def test_lengths_with_constraints_are_refused():
     g.factor(Cardinality(x["i"], each="", at_most=1))
     with pytest.raises(InferenceError, match=says("'ragged'", "lengths")):
         sample(g, sizes={"n": 3}, lengths={"n": torch.tensor([2])})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constraints_do_not_depend_on_the_default_dtype(dtype):
+    options = GibbsOptions(chains=20, burn_in=5, chain_draws=4)
+    before = torch.get_default_dtype()
+
+    def draws():
+        return sample(assignment().to(dtype), options=options, generator=seeded())["X"]
+
+    expected = draws()
+    try:
+        torch.set_default_dtype(torch.float64)
+        g = assignment().to(dtype)
+        ours = sample(g, options=options, generator=seeded())["X"]
+    finally:
+        torch.set_default_dtype(before)
+    assert ours.dtype == expected.dtype == dtype
+    assert bool((ours.sum(-2) == 1).all())

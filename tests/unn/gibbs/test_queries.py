@@ -569,3 +569,31 @@ def test_annealing_of_a_narrow_real_variable_has_adapted_steps():
 def test_numbers_of_queries_below_one_are_refused(queries):
     with pytest.raises(ArgumentError, match="queries must be a whole number >= 1"):
         unn.gibbs.marginals(pair(0.1, unn.SquaredNorm()), queries=queries)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "options", "error", "text"),
+    [
+        ({"H": torch.ones(2, 3)}, {}, ObservationError, "unknown variable 'H'"),
+        ([1], {}, ObservationError, "given: a mapping"),
+        ({}, {"generator": 3}, InferenceError, "generator: a torch.Generator"),
+        (
+            {"h": torch.ones(2, 3)},
+            {"lengths": {"m": [2, 1]}},
+            ObservationError,
+            r"shape \(2,\), got \[2, 1\]",
+        ),
+        (
+            {"h": torch.ones(2, 3)},
+            {"lengths": {"m": torch.tensor([1])}},
+            ObservationError,
+            r"shape \(2,\), got torch.int64 of shape \(1,\)",
+        ),
+    ],
+)
+def test_evidence_and_options_of_the_wrong_kind_are_named(evidence, options, error, text):
+    g = unn.FactorGraph("kinds", n=3)
+    h, y = g.variable("h", "n", unn.SignedEntropy()), g.variable("y", "m | k", unn.Entropy())
+    g.factor(Multilinear(h["i"], y["j a"], g.constant("W", "n k", torch.ones(3, 4))["i a"]))
+    with pytest.raises(error, match=text):
+        unn.gibbs.sample(g, evidence, sizes={"m": 2}, **options)

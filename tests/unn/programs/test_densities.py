@@ -408,3 +408,40 @@ def test_narrow_intervals_of_large_numbers_have_their_bounds():
     x = torch.tensor([1e7 - 1, 1e7 + 0.5, 1e7 + 2], dtype=torch.float64)
     density = unn.trace(lambda t: t.sample("x", Uniform(1e7, 1e7 + 1))).log_prob({"x": x})
     assert density.tolist() == [-math.inf, 0, -math.inf]
+
+
+def copied(t):
+    a = t.sample("a", Normal())
+    t.sample("b", Normal(0.1 * a, 0.0))
+
+
+def spike_and_slab(t):
+    t.sample("b", Mixture([0.5, 0.5], Normal(0.1, [0.0, 1.0])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounded_draws_of_point_masses_keep_their_infinite_density(dtype):
+    traced = unn.trace(copied)
+    draws = traced.draw(200, seed=0, dtype=dtype)
+    assert bool((traced.log_prob(draws) == torch.inf).all())
+    apart = {**draws, "b": draws["b"] + 1e-3}
+    assert bool((traced.log_prob(apart) == -torch.inf).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounded_draws_of_a_point_mass_in_a_mixture_keep_their_infinite_density(dtype):
+    traced = unn.trace(spike_and_slab)
+    draws = traced.draw(1000, seed=0, dtype=dtype)
+    is_spike = draws["b"] == torch.tensor(0.1, dtype=dtype)
+    assert 400 < int(is_spike.sum()) < 600
+    assert torch.equal(traced.log_prob(draws) == torch.inf, is_spike)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_evidence_at_a_point_mass_has_its_component(dtype):
+    def program(t):
+        s = t.sample("s", Bernoulli(0.5))
+        t.sample("b", Normal(0.1, np.where(s, 0.0, 1.0)))
+
+    posterior = unn.trace(program).posterior({"b": torch.tensor([0.1], dtype=dtype)}, 200, seed=0)
+    assert bool((posterior["s"] == 1).all())

@@ -411,3 +411,70 @@ def test_columns_of_rows_that_are_summed_are_exchangeable():
         t.sample("y", Normal((X * np.arange(1.0, 5.0)[:, None]).sum(), 0.1))
 
     assert [symmetry.size for symmetry in unn.trace(program).graph.symmetries()] == [3]
+
+
+def differences(t, n=4, symmetric=False):
+    y = t.sample("y", Normal(), n)
+    apart = np.abs(y[:, None] - y[None, :]) if symmetric else y[:, None] - y[None, :]
+    t.sample("x", Normal(apart, 0.5))
+
+
+def noisy_differences(t, n=4):
+    differences(t, n)
+    t.sample("o", Normal(t["x"], 1.0))
+
+
+def wins(t, n=4):
+    s = t.sample("s", Normal(0, 1.5), n)
+    t.sample("w", Bernoulli(1 / (1 + np.exp(s[None, :] - s[:, None]))))
+
+
+def added_to_its_transpose(t, n=3):
+    a = t.sample("a", Normal(), (n, n))
+    t.sample("b", Normal(a + 2 * a.T, 1))
+
+
+def product_of_differences(t):
+    x = t.sample("x", Normal(), (2, 2, 2))
+    t.sample("y", Normal((x[0] - x[1]).prod(), 1))
+
+
+@pytest.mark.parametrize("program", [differences, wins, added_to_its_transpose, product_of_differences])
+def test_nodes_with_equal_neighbours_and_another_law_share_no_embedding(program):
+    traced = unn.trace(program)
+    adjacency = traced.graph.adjacency()
+    embeddings, matrix = embedding_indices(adjacency, traced.graph.symmetries()), adjacency.dense()
+    x = traced.draw(8, seed=0, dtype=torch.float64)
+    flat = torch.cat([value.reshape(8, -1) for value in x.values()], 1)
+    before = traced.log_prob(x)
+    for one, other in itertools.combinations(range(adjacency.count), 2):
+        order = torch.arange(adjacency.count)
+        order[[one, other]] = order[[other, one]]
+        if embeddings[one] != embeddings[other] or not torch.equal(matrix[order][:, order], matrix):
+            continue
+        parts = flat[:, order].split([value[0].numel() for value in x.values()], 1)
+        moved = {n: part.reshape(v.shape) for (n, v), part in zip(x.items(), parts, strict=True)}
+        torch.testing.assert_close(traced.log_prob(moved), before)
+
+
+def test_pairs_whose_law_is_symmetric_share_embeddings_and_others_none():
+    symmetric = unn.trace(lambda t: differences(t, symmetric=True)).graph
+    assert [s.name for s in symmetric.symmetries()] == ["y.i x.i x.j"]
+    graph = unn.trace(differences).graph
+    assert graph.symmetries() == []
+    (factor,) = graph.factors.values()
+    assert factor.ordered_letters() == {"i", "j"}
+
+
+def test_independent_nodes_and_points_of_a_regression_still_share_embeddings():
+    def regression(t):
+        w = t.sample("w", Normal(), 3)
+        X = t.sample("X", Normal(), (6, 3))
+        t.sample("y", Normal(X @ w, 1))
+
+    def points(t):
+        theta = t.sample("theta", Normal(), 2)
+        t.sample("x", Normal(np.broadcast_to(theta, (5, 2)) * np.array([1.0, 2.0]), 1))
+
+    assert {s.size for s in unn.trace(regression).graph.symmetries()} == {6}
+    assert {s.size for s in unn.trace(points).graph.symmetries()} >= {5}

@@ -8,7 +8,7 @@ from support.sudoku_graph import declare_sudoku
 from torch import nn
 
 import unn
-from factors import Cardinality
+from factors import Cardinality, Equation, Multilinear
 from unn.engine import Attempt, CanSolve, SolvingOptions
 from unn.errors import DeclarationError, UnnError
 
@@ -175,6 +175,17 @@ def test_a_graph_without_constraints_is_refused():
     model.graph = g
     with pytest.raises(unn.DeclarationError, match="no constraint"):
         unn.solve(model, {})
+
+
+def test_constraints_of_continuous_variables_are_refused_by_name():
+    g = unn.FactorGraph("mixed", n=3, v=2)
+    X, c = g.variable("X", "n | v", unn.Entropy()), g.variable("c", "n v", unn.SquaredNorm())
+    g.factor(Cardinality(X["n v"], each="v", at_least=1))
+    g.factor(Multilinear(c["n v"], X["n v"]))
+    g.factor(Equation(c["n v"], X["n v"], within=0.1, name="balance"))
+    model = unn.Solver(g, unn.SolverOptions(width=4), {})
+    with pytest.raises(unn.DeclarationError, match="'balance' has the continuous variable 'c'"):
+        unn.solve(model, {"c": torch.zeros(1, 3, 2)})
 
 
 @pytest.mark.parametrize(

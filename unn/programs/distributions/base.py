@@ -166,8 +166,8 @@ class Distribution(ABC):
         """
 
     def unrounded(self, values: Array, parameters: Mapping[str, Array]) -> Array:
-        """Draws that rounding to single precision took just outside a computed support, back at its bounds;
-        all others as they are. Arguments as for ``log_density``."""
+        """Draws that rounding to single precision took just outside a computed support, back at its bounds,
+        or away from a point mass; all others as they are. Arguments as for ``log_density``."""
         return values
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:

@@ -55,6 +55,11 @@ class Normal(Distribution):
         regular = -0.5 * z * z - np.log(scale) - 0.5 * _LOG_TAU
         return np.where(scale > 0, regular, np.where((scale == 0) & (values == mean), np.inf, -np.inf))
 
+    def unrounded(self, values: Array, parameters: Mapping[str, Array]) -> Array:
+        mean, scale = parameters["mean"], parameters["scale"]
+        rounded = (scale == 0) & (np.abs(values - mean) <= _SINGLE_ROUNDING * np.abs(mean))
+        return np.where(rounded, mean, values)
+
 
 class LogNormal(Distribution):
     """The exponential of a normal variable.

@@ -62,6 +62,13 @@ class Mixture(Distribution):
             weighted = np.where(probabilities > 0, each + np.log(probabilities), -np.inf)
         return np.asarray(logsumexp(weighted, axis=-1))
 
+    def unrounded(self, values: Array, parameters: Mapping[str, Array]) -> Array:
+        """As the first component has it that changes a value."""
+        each = self.components.unrounded(values[..., None], self._own(parameters))
+        each = np.broadcast_to(each, (*values.shape, each.shape[-1]))
+        first = (each != values[..., None]).argmax(-1)
+        return np.take_along_axis(each, first[..., None], -1)[..., 0]
+
     def _own(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """The parameters of the components."""
         return {name: parameters[name] for name in self.components.parameters}
