@@ -81,7 +81,7 @@ class Table(Constraint):
             DeclarationError: for a table with categories that the variables do not have.
         """
         binary = {name: (values[name] > 0.5).double() for name in self.variables if name in values}
-        # negated, so that values that are not one-hot count as violations
+        # negated, so that values of nodes without a category count as violations
         return batch_sum((~(self._probability(binary) > 0.5)).long())
 
     def part_losses(self, values: Values) -> Tensor:

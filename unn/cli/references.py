@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CONSTANT = 2 * torch.finfo(torch.float32).eps
 """Standard deviation of a constant, relative to its size, in single precision."""
+_EQUAL = 1e-5
+"""Relative difference up to which samples equal a reference that does not vary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +235,7 @@ def measured(metric: str, one: Tensor, other: Tensor) -> float:
         # numbers that are determined by the evidence have no spread to compare
         varied = one.std(0) > _CONSTANT * one.abs().amax(0)
         if not bool(varied.any()):
-            equal = torch.allclose(other, one[:1].expand_as(other), rtol=_CONSTANT, atol=0)
+            equal = torch.allclose(other, one[:1].expand_as(other), rtol=_EQUAL, atol=0)
             return IDEAL[metric] if equal else math.nan
         one, other = one[:, varied], other[:, varied]
         if metric == "spread":

@@ -16,14 +16,15 @@ def dynamic_sizes(graph: Declaration, evidence: Mapping[str, Tensor | Partial]) 
 
     Args:
         graph: the declaration.
-        evidence: values by variable, shape ``(batch, *axes)``; unknown names are left out.
+        evidence: values by variable, shape ``(batch, *axes)``; unknown names, and what is no tensor, are left
+            out.
     """
     static = graph.size_table.static
     sizes: dict[str, int] = {}
     for name, x in evidence.items():
-        if name in graph.variables:
-            shape = (x.value if isinstance(x, Partial) else x).shape[1:]
-            axes = zip(graph.variables[name].axes, shape, strict=False)
+        value = x.value if isinstance(x, Partial) else x
+        if name in graph.variables and isinstance(value, Tensor):
+            axes = zip(graph.variables[name].axes, value.shape[1:], strict=False)
             sizes |= {axis: size for axis, size in axes if axis not in static}
     return sizes
 

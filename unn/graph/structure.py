@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from ..errors import DeclarationError, suggest
 from .arrays import Reference, Variable
@@ -33,7 +34,9 @@ class Depends(Factor):
             denoiser assumes the values of each letter to be exchangeable, and warns
             (``unn.errors.ExchangeabilityWarning``) where a letter only of the child is combined with a letter
             only of a parent, as in ``Depends(y["j"], x["i"])``: with shared embeddings all y have the same
-            law given x, which is false for y = W x.
+            law given x, which is false for y = W x; and where two letters of the child index the same values,
+            as in ``Depends(x["i j"], y["i"], y["j"])``: x[i, j] and x[j, i] have the same law given y, which
+            is false for y[i] - y[j].
 
     Example:
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
@@ -64,7 +67,8 @@ class Depends(Factor):
             return []
         child = _node_letters(self.child)
         parents = {letter for parent in self.parents for letter in _node_letters(parent)}
-        return [(one, other) for one in sorted(child - parents) for other in sorted(parents - child)]
+        apart = [(one, other) for one in sorted(child - parents) for other in sorted(parents - child)]
+        return apart + list(combinations(sorted(child & parents), 2))
 
     def formula(self) -> str:
         return (

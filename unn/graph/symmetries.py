@@ -175,7 +175,7 @@ class Assumption:
     Attributes:
         factor: factor that relates the indices.
         letters: letter of the factor for each index.
-        shared: the two indices.
+        shared: the two indices; twice the same one where both letters of a child run over its values.
     """
 
     factor: Factor
@@ -204,9 +204,14 @@ def assumptions(graph: Declaration, shared: Sequence[Symmetry]) -> list[Assumpti
                 Assumption(factor, letters, (one, other))
                 for one in left
                 for other in right
-                if one is not other
+                if (one is other) == _index_one_node(factor, letters)
             ]
     return assumed
+
+
+def _index_one_node(factor: Factor, letters: tuple[str, str]) -> bool:
+    """Whether two letters index the nodes of the first reference of a factor, its child, together."""
+    return set(letters) <= set(factor.references[0].letters)
 
 
 def candidates(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:

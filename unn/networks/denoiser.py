@@ -270,11 +270,23 @@ def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: st
 def _warn(assumption: Assumption) -> None:
     """Warn that embeddings are shared along indices that are not declared exchangeable."""
     factor, (left, right) = assumption.factor, assumption.shared
+    if left is right:
+        one, other = assumption.letters
+        unequal = (
+            f"denoiser: embeddings are shared along {left.name!r}, but both letters {one!r} and {other!r} of "
+            f"factor {factor.name!r} ({factor.formula()}) run over its values, and the factor does not state "
+            "that they are exchangeable. A relation that treats them unequally, such as a difference of "
+            "their values, cannot be learned with shared embeddings. "
+        )
+    else:
+        unequal = (
+            f"denoiser: embeddings are shared along {left.name!r} and {right.name!r}, but factor "
+            f"{factor.name!r} ({factor.formula()}) relates each value of one to each value of the other and "
+            "does not state that they are exchangeable. A relation that treats them unequally, such as a "
+            "matrix product with fixed weights, cannot be learned with shared embeddings. "
+        )
     warnings.warn(
-        f"denoiser: embeddings are shared along {left.name!r} and {right.name!r}, but factor {factor.name!r} "
-        f"({factor.formula()}) relates each value of one to each value of the other and does not state that "
-        "they are exchangeable. A relation that treats them unequally, such as a matrix product with fixed "
-        "weights, cannot be learned with shared embeddings. State in the factor "
+        unequal + "State in the factor "
         f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do '
         "not; or "
         'pass the denoiser shared=[...] or embedding="array".',

@@ -140,6 +140,9 @@ def elementwise(
     Raises:
         DeclarationError: for shapes that do not broadcast.
     """
+    if function is np.power and (holds_values(inputs[1]) or bool(np.any(np.asarray(inputs[1]) < 0))):
+        # powers of whole numbers are not whole where exponents are negative, and too large where they are not
+        function = np.float_power
     sources = [as_value(tape, x) for x in inputs]
     try:
         shape = np.broadcast_shapes(*(source.shape for source in sources))

@@ -1,6 +1,7 @@
 """Which indices are exchangeable, which embeddings may be shared along them, and how far information has to
 travel."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -534,3 +535,17 @@ def test_the_depth_of_declared_graphs():
 def test_information_travels_as_far_in_a_matrix_that_only_children_see():
     adjacency = circuit(4).adjacency()
     assert longest_shortest_path(adjacency.directed()) == longest_shortest_path(adjacency) == 8
+
+
+@pytest.mark.parametrize("ordered", [None, "", "i j"])
+def test_letters_of_a_child_that_run_over_the_same_values_are_assumed_exchangeable_unless_stated(ordered):
+    g, X, Y = vectors("n n", "n", n=5)
+    g.factor(Depends(X["i j"], Y["i"], Y["j"], ordered=ordered))
+    denoiser = unn.Denoiser(g, width=8, depth=1, heads=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        shared = denoiser.shared_symmetries(denoiser.frames.at())
+    stated = [str(w.message) for w in caught if issubclass(w.category, ExchangeabilityWarning)]
+    assert len(shared) == (ordered != "i j")
+    assert len(stated) == (ordered is None)
+    assert all("'i' and 'j'" in text and 'ordered="i j"' in text for text in stated)

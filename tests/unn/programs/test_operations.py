@@ -7,7 +7,7 @@ from support.tracing import check_edges, seeded
 
 import unn
 from unn.errors import DeclarationError
-from unn.programs import Bernoulli, Categorical, Normal
+from unn.programs import Bernoulli, Categorical, Normal, Poisson
 
 OPERATIONS = {
     "arithmetic": lambda x, y: 2 * x - x / (1 + abs(y[:3, None])) + x**2 % 3 - (-x) // 2,
@@ -207,3 +207,19 @@ def test_clip_has_the_bounds_of_numpy_by_name(bounds):
 def test_arguments_that_are_not_recorded_are_refused_by_name(call):
     with pytest.raises(DeclarationError, match=r"program: np\.\w+ of a value computed from 'x.*argument"):
         unn.trace(lambda t: call(t.sample("x", Normal(), 3)))
+
+
+def test_powers_of_whole_numbers_with_drawn_or_negative_exponents_are_real():
+    def program(t):
+        z = t.sample("z", Poisson(25), 3)
+        t.deterministic(2 ** (-z), name="small")
+        t.deterministic(10**z, name="large")
+        t.deterministic((z + 1) ** -2, name="inverse")
+        t.deterministic(z**2, name="square")
+
+    draws = unn.trace(program).draw(20, seed=0, dtype=torch.float64)
+    z = draws["z"]
+    torch.testing.assert_close(draws["small"], 2.0 ** (-z))
+    torch.testing.assert_close(draws["large"], 10.0**z)
+    torch.testing.assert_close(draws["inverse"], (z + 1) ** -2)
+    torch.testing.assert_close(draws["square"], z**2)
