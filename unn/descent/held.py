@@ -17,7 +17,7 @@ def held_nodes(state: State, steps: Sequence[PlannedUpdate]) -> Held:
     """The present values of the nodes that no update changes, of variables of which others are updated.
 
     Args:
-        state: before the updates; variables without a value are left out.
+        state: before the updates; nodes of a variable without a value are held at zero.
         steps: all updates.
     """
     updated: dict[str, Tensor | None] = {}
@@ -28,7 +28,7 @@ def held_nodes(state: State, steps: Sequence[PlannedUpdate]) -> Held:
         else:
             updated[step.name] = step.nodes if before is None else before | step.nodes
     return {
-        name: (state.values[name], ~nodes)
+        name: (state.value(name), ~nodes)
         for name, nodes in updated.items()
-        if nodes is not None and name in state.values and not bool(nodes.all())
+        if nodes is not None and not bool(nodes.all())
     }

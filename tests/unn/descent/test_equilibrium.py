@@ -361,8 +361,9 @@ def test_extrapolated_rounds_end_in_the_domain_where_plain_rounds_do(regularizer
     assert float(ends["anderson"][0].norm(dim=1).max()) <= max(1.0, float(largest)) * (1 + 1e-9)
 
 
-def held(gradient, iterations):
-    """Four spins of which two are updated, and the derivatives of these by all that acts on them."""
+def held(gradient, iterations, starts=True):
+    """Four spins of which two are updated, and the derivatives of these by all that acts on them; the others
+    stay at given values, or at zero."""
     g = unn.FactorGraph("held", n=4, x=3)
     s, X = g.variable("s", "n", unn.SignedEntropy()), g.variable("X", "x", unn.SignedEntropy())
     generator = torch.Generator().manual_seed(0)
@@ -374,9 +375,16 @@ def held(gradient, iterations):
     start = (torch.rand(2, 4, generator=generator).double() * 2 - 1).requires_grad_()
     order = [unn.Block("s", torch.arange(4) == k) for k in (0, 2)]
     network = unn.Unrolled(
-        g, "X", "s", order=order, initial={"s": start}, gradient=gradient, iterations=iterations
+        g,
+        "X",
+        "s",
+        order=order,
+        initial={"s": start} if starts else None,
+        gradient=gradient,
+        iterations=iterations,
     )
-    return torch.autograd.grad((network(x) * torch.tensor([1.0, 0, 2, 0])).sum(), [g.A, g.W, start])
+    leaves = [g.A, g.W, *([start] if starts else [])]
+    return torch.autograd.grad((network(x) * torch.tensor([1.0, 0, 2, 0])).sum(), leaves)
 
 
 @pytest.mark.parametrize(
@@ -386,4 +394,11 @@ def test_nodes_that_no_update_changes_count_with_their_initial_values(gradient):
     expected = held(unn.Unroll(), 100)
     assert bool((expected[2][:, [1, 3]] != 0).all())
     for ours, theirs in zip(held(gradient, 100), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("solver", ["rounds", "anderson"])
+def test_nodes_that_no_update_changes_stay_at_zero_without_initial_values(solver):
+    expected = held(unn.Unroll(), 100, starts=False)
+    for ours, theirs in zip(held(unn.Implicit(1e-13, solver), 100, starts=False), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
