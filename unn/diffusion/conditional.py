@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ Trace = Callable[[int, dict[str, Tensor]], None]
 
 _NO_RATE = -1e4
 """Logarithm of the rate of plain logarithms, finite so that it can be averaged."""
+_MOST_INDISTINCT = 0.01
+"""Share of values too near to their bound to be distinguished, up to which nothing is said."""
 
 
 class ConditionalModel(nn.Module, CanLearn, CanSample):
@@ -240,12 +243,22 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         Args:
             values: samples by variable, shape ``(batch, *axes)``.
             sizes: sizes of the axes without a static size; those of the values by default.
+
+        Warns:
+            UserWarning: for a variable with many values so near to their bound that they count as equal.
         """
         frame = self.frames.of(values, sizes)
         rows = frame.flatten(values)
         for k, (name, slot) in enumerate(frame.slots.items()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
                 own = self.coordinates[name]
+                share = own.indistinct(rows[:, slot.numbers])
+                if share > _MOST_INDISTINCT:
+                    warnings.warn(
+                        f"diffusion: {share:.0%} of the values of variable {name!r} lie nearer to their "
+                        "bound than 1e-12, where all count as equal; declare the variable in other units.",
+                        stacklevel=2,
+                    )
                 # a generator of its own, so that a seed of training covers training alone
                 noise = _noise_for(own, rows[:, slot.numbers], torch.Generator().manual_seed(0))
                 if self.log_rates is not None and own.are_logarithms:

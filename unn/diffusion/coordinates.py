@@ -120,6 +120,13 @@ class Coordinates:
         x = values.double() + noise if self.whole else values.double()
         return balanced_rate((x - self.low).clamp(min=_LEAST_POSITIVE))
 
+    def indistinct(self, values: Tensor) -> float:
+        """Share of the values with one bound that lie too near to it to differ in their coordinates."""
+        if self.whole or not self.are_logarithms or not values.numel():
+            return 0.0
+        distance = values.double() - self.low
+        return float(((distance > 0) & (distance < _LEAST_POSITIVE)).double().mean())
+
     @property
     def _top(self) -> float:
         return self.high + 1 if self.whole else self.high

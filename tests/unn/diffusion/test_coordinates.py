@@ -1,7 +1,9 @@
 """Coordinates without bounds: samples of every model stay in the domain of their variable."""
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -265,3 +267,19 @@ def test_samples_of_positive_numbers_have_the_exact_deviation_and_tail():
     assert samples.std().item() == pytest.approx(8**0.5, rel=0.08)
     exact = 2 * scipy.stats.gamma.ppf(0.99, 2)
     assert torch.quantile(samples, 0.99).item() == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize(("mean", "warns"), [(-30, True), (-20, False)])
+def test_values_too_near_to_their_bound_to_be_distinguished_are_said(mean, warns):
+    def program(t):
+        k = t.sample("k", LogNormal(mean, 1))
+        t.sample("y", Normal(np.log(k) - mean, 0.3))
+
+    traced = unn.trace(program)
+    model = unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.standardise(traced.draw(200, seed=0))
+    texts = [str(w.message) for w in caught if "nearer to their bound" in str(w.message)]
+    assert len(texts) == warns
+    assert all("variable 'k'" in text and "other units" in text for text in texts)
