@@ -100,6 +100,8 @@ def _transposed(
     chosen: tuple[int, int],
     pair: tuple[int, int] | None,
 ) -> Nodes:
+    """The exchange of two axes, chosen among those that a symmetry indexes in each variable, at the nodes
+    where they have a pair of values; at all nodes without a pair."""
     moved: list[Nodes] = []
     start = 0
     for name, shape in adjacency.shapes.items():

@@ -185,7 +185,8 @@ def _reduce_axes(tape: Tape, function: Function, source: Value, options: dict[st
     if not source.shape:
         source, axis, keepdims = source.reshape(1), 0, False
     elif axis is None and function in (np.argmax, np.argmin):
-        source, axis, keepdims = source.ravel(), 0, False
+        flat = _reduce_axes(tape, function, source.ravel(), options, 0)
+        return flat.reshape((1,) * len(source.shape)) if keepdims else flat
     axes = _axes(source, axis, function)
     parents = source.parents
     for k in sorted(axes, reverse=True):

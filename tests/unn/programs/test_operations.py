@@ -223,3 +223,16 @@ def test_powers_of_whole_numbers_with_drawn_or_negative_exponents_are_real():
     torch.testing.assert_close(draws["large"], 10.0**z)
     torch.testing.assert_close(draws["inverse"], (z + 1) ** -2)
     torch.testing.assert_close(draws["square"], z**2)
+
+
+@pytest.mark.parametrize("function", [np.argmax, np.argmin])
+def test_the_place_of_the_largest_of_all_entries_keeps_the_axes_that_are_asked_for(function):
+    def program(t):
+        x = t.sample("x", Normal(), (2, 3))
+        t.deterministic(function(x, keepdims=True), name="place")
+        t.deterministic(function(x), name="number")
+
+    draws = unn.trace(program).draw(10, seed=0, dtype=torch.float64)
+    expected = np.stack([function(x, keepdims=True) for x in draws["x"].numpy()])
+    assert np.array_equal(draws["place"].numpy(), expected)
+    assert np.array_equal(draws["number"].numpy(), expected[:, 0, 0])

@@ -416,12 +416,11 @@ def test_columns_of_rows_that_are_summed_are_exchangeable():
 def differences(t, n=4, symmetric=False):
     y = t.sample("y", Normal(), n)
     apart = np.abs(y[:, None] - y[None, :]) if symmetric else y[:, None] - y[None, :]
-    t.sample("x", Normal(apart, 0.5))
+    return t.sample("x", Normal(apart, 0.5))
 
 
-def noisy_differences(t, n=4):
-    differences(t, n)
-    t.sample("o", Normal(t["x"], 1.0))
+def noisy_differences(t, symmetric=False):
+    t.sample("o", Normal(differences(t, symmetric=symmetric), 1.0))
 
 
 def wins(t, n=4):
@@ -464,6 +463,12 @@ def test_pairs_whose_law_is_symmetric_share_embeddings_and_others_none():
     assert graph.symmetries() == []
     (factor,) = graph.factors.values()
     assert factor.ordered_letters() == {"i", "j"}
+
+
+def test_pairs_with_neighbours_of_their_own_are_compared_with_their_transposes():
+    symmetric = unn.trace(lambda t: noisy_differences(t, symmetric=True)).graph
+    assert [s.size for s in symmetric.symmetries()] == [4]
+    assert unn.trace(noisy_differences).graph.symmetries() == []
 
 
 def test_independent_nodes_and_points_of_a_regression_still_share_embeddings():
