@@ -20,15 +20,9 @@ def held_nodes(state: State, steps: Sequence[PlannedUpdate]) -> Held:
         state: before the updates; nodes of a variable without a value are held at zero.
         steps: all updates.
     """
-    updated: dict[str, Tensor | None] = {}
+    whole = {step.name for step in steps if step.nodes is None}
+    updated: dict[str, Tensor] = {}
     for step in steps:
-        before = updated.get(step.name)
-        if step.nodes is None or (step.name in updated and before is None):
-            updated[step.name] = None
-        else:
-            updated[step.name] = step.nodes if before is None else before | step.nodes
-    return {
-        name: (state.value(name), ~nodes)
-        for name, nodes in updated.items()
-        if nodes is not None and not bool(nodes.all())
-    }
+        if step.nodes is not None and step.name not in whole:
+            updated[step.name] = step.nodes | updated.get(step.name, step.nodes)
+    return {name: (state.value(name), ~nodes) for name, nodes in updated.items() if not bool(nodes.all())}

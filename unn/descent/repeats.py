@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-MOST_ENTRIES = 64
+_MOST_ENTRIES = 64
 """Largest number of entries of an example's evidence that is searched for repeats: longer evidence, as of
 images, hardly repeats, and its rows would have to be sorted."""
 
@@ -22,7 +22,7 @@ def repeated_rows(values: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
         The number of one row of each kind, shape ``(kinds,)``, and the kind of each row, shape ``(batch,)``.
     """
     flat = [x.flatten(1) for x in values]
-    if not flat or len(flat[0]) < 2 or sum(x.shape[1] for x in flat) > MOST_ENTRIES:
+    if not flat or len(flat[0]) < 2 or sum(x.shape[1] for x in flat) > _MOST_ENTRIES:
         return None
     if any(x.requires_grad for x in flat):
         return None

@@ -4,7 +4,7 @@ shared."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -358,17 +358,30 @@ def _is_invariant(symmetry: Symmetry, adjacency: Adjacency) -> bool:
     )
 
 
-def _permute_nodes(parts: Sequence[SplitPart], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
-    permutation: list[Nodes] = []
+def moved_nodes(shapes: Mapping[str, tuple[int, ...]], move: Callable[[str, list[Nodes]], None]) -> Nodes:
+    """New number of each node, numbered one variable after another, shape ``(nodes,)``.
+
+    Args:
+        shapes: sizes of the node axes, by variable.
+        move: changes, in place, the indices along each axis of the nodes of a variable, in its shape.
+    """
+    moved: list[Nodes] = []
     start = 0
     for name, shape in shapes.items():
-        index = list(np.indices(shape)) if shape else []
+        index: list[Nodes] = list(np.indices(shape)) if shape else []
+        move(name, index)
+        flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
+        moved.append(flat + start)
+        start += flat.size
+    return np.concatenate(moved) if moved else np.zeros(0, np.int64)
+
+
+def _permute_nodes(parts: Sequence[SplitPart], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
+    def move(name: str, index: list[Nodes]) -> None:
         for part in parts:
             if part.variable == name:
                 along = index[part.axis]
                 value = along // part.after % len(order)
                 index[part.axis] = along + (order[value] - value) * part.after
-        flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
-        permutation.append(flat + start)
-        start += flat.size
-    return np.concatenate(permutation) if permutation else np.zeros(0, np.int64)
+
+    return moved_nodes(shapes, move)

@@ -9,7 +9,7 @@ from ..graph.declaration import Declaration
 from ..graph.interactions import node_dimensions
 from ..graph.structure import Depends
 from ..networks.tokens import kinds
-from ..solver.layout import refusal_of_groups
+from ..solver.layout import refusal_of_constraints, refusal_of_groups
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,4 @@ def refusal(graph: Declaration) -> str:
                 f"variable {name!r} is continuous, and {len(values) or 'no'} discrete variables are joined "
                 "to it by a factor Depends of two references with the same letters of nodes"
             )
-    for constraint in graph.constraints:
-        mixed = [name for name in constraint.variables if name in continuous]
-        if mixed:
-            return f"constraint {constraint.name!r} has the continuous variable {mixed[0]!r}"
-    return refusal_of_groups(graph)
+    return refusal_of_constraints(graph) or refusal_of_groups(graph)

@@ -1,4 +1,5 @@
-"""Exchanges of single nodes that keep the mask of a graph and the embeddings of a network.
+"""Exchanges of nodes, and of axes at pairs of values, that keep the mask of a graph and the embeddings of a
+network.
 
 A network cannot distinguish such nodes, although no permutation of an index exchanges them: x[0, 1] and
 x[1, 0] have the same neighbours in ``x[i, j] = y[i] - y[j]``.
@@ -13,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from ..graph.adjacency import Adjacency
-from ..graph.symmetries import Symmetry, embedding_indices, generators
+from ..graph.symmetries import Symmetry, embedding_indices, generators, moved_nodes
 from .tape import Nodes
 
 _MOST_CLASSES = 16
@@ -102,21 +103,13 @@ def _transposed(
 ) -> Nodes:
     """The exchange of two axes, chosen among those that a symmetry indexes in each variable, at the nodes
     where they have a pair of values; at all nodes without a pair."""
-    moved: list[Nodes] = []
-    start = 0
-    for name, shape in adjacency.shapes.items():
-        index = list(np.indices(shape)) if shape else []
+
+    def move(name: str, index: list[Nodes]) -> None:
         own = both.get(name, [])
         if len(own) > chosen[1]:
             one, other = own[chosen[0]], own[chosen[1]]
             a, b = index[one], index[other]
-            applies = (
-                np.ones(shape, dtype=bool)
-                if pair is None
-                else ((a == pair[0]) & (b == pair[1])) | ((a == pair[1]) & (b == pair[0]))
-            )
+            applies = pair is None or ((a == pair[0]) & (b == pair[1])) | ((a == pair[1]) & (b == pair[0]))
             index[one], index[other] = np.where(applies, b, a), np.where(applies, a, b)
-        flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
-        moved.append(flat + start)
-        start += flat.size
-    return np.concatenate(moved)
+
+    return moved_nodes(adjacency.shapes, move)

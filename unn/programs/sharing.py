@@ -31,7 +31,8 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
     row. Three kinds are checked: permutations of the index everywhere, in a single variable, and
     at one value of another index only: at its first and last value, and at all others (as many as
     ``_MOST_VALUES``) where this index is not exchangeable itself, so that its values differ. The
-    indices that are left must survive the exchanges of single nodes with equal neighbours (``exchanges``).
+    indices that are left must survive exchanges of single nodes with equal neighbours, and of two axes
+    at pairs of their values (``exchanges``).
 
     Args:
         tape: tape of a complete run.

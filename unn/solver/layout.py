@@ -395,6 +395,16 @@ def refusal_of_groups(graph: Declaration) -> str:
     return ""
 
 
+def refusal_of_constraints(graph: Declaration) -> str:
+    """Which constraint has a continuous variable, in one sentence; empty if none has."""
+    names = continuous(graph)
+    for constraint in graph.constraints:
+        mixed = [name for name in constraint.variables if name in names]
+        if mixed:
+            return f"constraint {constraint.name!r} has the continuous variable {mixed[0]!r}"
+    return ""
+
+
 def discrete(graph: Declaration) -> list[str]:
     """Names of the categorical and binary variables of a graph."""
     return [name for name, kind in kinds_of_values(graph).items() if kind != "real"]

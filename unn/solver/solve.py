@@ -19,7 +19,7 @@ from ..graph.partial import Partial
 from ..networks.tokens import Given, kinds
 from ..ops.seeds import seed_of
 from ..regularizers.base import batch_sum
-from .layout import Layout
+from .layout import Layout, refusal_of_constraints
 from .propagation import evidence, propagate
 
 _NO_ANSWER = torch.iinfo(torch.long).max
@@ -199,13 +199,12 @@ def _solve(
         raise DeclarationError(
             f"solve: graph {graph.name!r} has no constraint by which an answer could be verified."
         )
-    for constraint in graph.constraints:
-        real = [name for name in constraint.variables if kinds(graph)[name] == "real"]
-        if real:
-            raise DeclarationError(
-                f"solve: constraint {constraint.name!r} has the continuous variable {real[0]!r}, and answers "
-                "are values of discrete variables; declare what is continuous by factors with an energy."
-            )
+    reason = refusal_of_constraints(graph)
+    if reason:
+        raise DeclarationError(
+            f"solve: {reason}, and answers are values of discrete variables; declare what is continuous by "
+            "factors with an energy."
+        )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
     check_sizes(graph, sizes or {})
