@@ -4,7 +4,7 @@ prototypes that are recognised.
     python -m tests.benchmarks.digits docs/results/digits.csv --seeds 0 1 2
 
 Every cell has the same budget. Rows that the file has are not measured again, so that a run that was stopped
-is continued by the same command.
+is continued by the same command. Minutes are those of the processor, also where a GPU computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from problems.digits.network import accuracy, prototypes, recognise
 from problems.digits.problem import DigitsProblem, train
 from tests.benchmarks.measure import one_thread
 
-FIELDS = ("setting", "k", "seed", "accuracy", "by_network", "by_classifier", "minutes")
+FIELDS = ("setting", "k", "seed", "accuracy", "by_network", "by_classifier", "minutes", "device")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ SETTINGS = {
 }
 
 
-def config_of(setting: Setting, k: int, seed: int, data: str, epochs: int) -> Any:
+def config_of(setting: Setting, k: int, seed: int, data: str, epochs: int, device: str = "cpu") -> Any:
     """The configuration of a cell: batches of 128 and no dropout, the rest as the problem has it."""
     config = DigitsProblem().config_for(setting.engine)()
     return replace(
@@ -60,20 +60,23 @@ def config_of(setting: Setting, k: int, seed: int, data: str, epochs: int) -> An
         data=data,
         gamma=setting.gamma,
         model=replace(config.model, iterations=k, initial=setting.initial, dropout=0.0),
-        training=replace(config.training, epochs=epochs, batch=128, seed=seed, threads=1),
+        training=replace(config.training, epochs=epochs, batch=128, seed=seed, threads=1, device=device),
     )
 
 
-def measure(setting: Setting, k: int, seed: int, data: str, epochs: int) -> dict[str, object]:
+def measure(
+    setting: Setting, k: int, seed: int, data: str, epochs: int, device: str = "cpu"
+) -> dict[str, object]:
     """Train a cell; its accuracy (%) and the prototypes that are recognised, of ten."""
     digits = load_digits(data)
-    config = config_of(setting, k, seed, data, epochs)
+    config = config_of(setting, k, seed, data, epochs, device)
     started = time.process_time()
     network, _ = train(config, digits)
     minutes = (time.process_time() - started) / 60
     row: dict[str, object] = {
         "accuracy": f"{100 * accuracy(network, digits.test_images, digits.test_labels):.2f}",
         "minutes": f"{minutes:.1f}",
+        "device": device,
     }
     if isinstance(network, unn.DescentModel):
         recognition = recognise(network, digits, prototypes(network))
@@ -92,6 +95,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--data", choices=["mnist", "embedded"], default="mnist")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     measured: set[tuple[str, str, str]] = set()
     if arguments.out.is_file():
@@ -104,7 +108,7 @@ def main() -> None:
         if (name, str(k), str(seed)) in measured:
             continue
         with one_thread():
-            row = measure(SETTINGS[name], k, seed, arguments.data, arguments.epochs)
+            row = measure(SETTINGS[name], k, seed, arguments.data, arguments.epochs, arguments.device)
         row |= {"setting": name, "k": k, "seed": seed}
         with arguments.out.open("a", newline="") as file:
             csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)

@@ -204,7 +204,7 @@ def trained(arguments: argparse.Namespace, problem: OneDraw, config: Any) -> tup
         f"{own.embedding}-{own.preconditioning}-{own.width}-{training.steps}{regularised}.pt"
     )
     if weights.is_file():
-        state = torch.load(weights)
+        state = torch.load(weights, map_location="cpu")
         network.load_state_dict(state["weights"])
         model, seconds = network, float(state["seconds"])
     else:

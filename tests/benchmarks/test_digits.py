@@ -19,9 +19,9 @@ def test_cells_differ_in_what_the_tables_vary_and_share_their_budget():
 def test_a_file_is_continued_where_it_stopped(tmp_path, monkeypatch):
     measured = []
 
-    def measure(setting, k, seed, data, epochs):
+    def measure(setting, k, seed, data, epochs, device):
         measured.append((setting.table, k, seed))
-        return {"accuracy": "99.00", "minutes": "0.1"}
+        return {"accuracy": "99.00", "minutes": "0.1", "device": device}
 
     monkeypatch.setattr(digits, "measure", measure)
     path = tmp_path / "digits.csv"

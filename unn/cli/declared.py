@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -443,7 +444,9 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
         """The model of the engine with fresh weights."""
         engine = self.engine_of(config)
-        graph = self.graph_for(self.declare(config), config, engine)
+        # a problem may return one graph to every call, which models would train and move to their device
+        declared = copy.deepcopy(self.declare(config))
+        graph = self.graph_for(declared, config, engine)
         return build_model(engine, graph, config.model, self.test_sizes(config))
 
     def prepare(self, config: Any, network: nn.Module) -> None:

@@ -110,3 +110,17 @@ def test_a_declared_network_with_rounded_rows_is_that_of_its_file() -> None:
     )
     probabilities = unn.exact.marginals(declare(read(text, "rounded.bif")))["A"][0].double()
     torch.testing.assert_close(probabilities, torch.tensor([0.3, 0.7]).double(), rtol=0, atol=1e-6)
+
+
+def test_moving_or_training_a_model_leaves_the_graph_of_the_problem_as_it_is() -> None:
+    problem = TablesProblem()
+    config = problem.config_for("exact")(nodes=4)
+    network = problem.network(config, {}).double()
+    with torch.no_grad():
+        for array in (*network.parameters(), *network.buffers()):
+            array.zero_()
+    declared = problem.declare(config)
+    arrays = [*declared.parameters(), *declared.buffers()]
+    assert arrays
+    assert all(array.dtype == torch.float32 for array in arrays)
+    assert any(bool(array.any()) for array in arrays)
