@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         "a variable that occurs twice receives one message only",
         "factors/energies/multilinear.py",
-        "for position in positions[1:]:",
-        "for position in positions[2:]:",
+        "for position in positions[1:]:\n            total = total + self._message(",
+        "for position in positions[2:]:\n            total = total + self._message(",
         "tests/factors/energies/test_multilinear.py tests/unn/descent/test_inference.py",
     ),
     Mutant(
@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "colours of neighbours may agree",
         "unn/graph/colouring.py",
-        "both = np.concatenate([pairs, pairs[:, ::-1]])",
-        "both = pairs",
+        "both = np.concatenate([np.stack([rows, columns], 1)[between], np.stack([columns, rows], 1)[between]])",
+        "both = np.stack([rows, columns], 1)[between]",
         "tests/unn/graph/test_colouring.py tests/unn/descent/test_inference.py",
     ),
     Mutant(
@@ -304,11 +304,11 @@ MUTANTS = (
         "tests/unn/diffusion/test_sampled_distributions.py",
     ),
     Mutant(
-        "the velocity is that of the other sign",
-        "unn/diffusion/diffusion.py",
-        "target = ((1 + sigma**2) * right - noisy)",
-        "target = (noisy - (1 + sigma**2) * right)",
-        "tests/unn/diffusion/test_diffusion.py",
+        "the linear estimate moves away from the data",
+        "unn/diffusion/preconditioning.py",
+        "mean + forces @ covariance,",
+        "mean - forces @ covariance,",
+        "tests/unn/diffusion/test_preconditioning.py",
     ),
     Mutant(
         "ranks of equal values are not spread",
