@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "colours of neighbours may agree",
         "unn/graph/colouring.py",
-        "both = np.concatenate([np.stack([rows, columns], 1)[between], np.stack([columns, rows], 1)[between]])",
-        "both = np.stack([rows, columns], 1)[between]",
+        "both = np.concatenate([np.stack([rows, columns], 1)[between], ",
+        "both = np.concatenate([",
         "tests/unn/graph/test_colouring.py tests/unn/descent/test_inference.py",
     ),
     Mutant(
