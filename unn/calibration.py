@@ -82,9 +82,14 @@ def calibrate_discrete(
         generator: generator that breaks ties.
 
     Raises:
-        ObservationError: for shapes that do not fit, or nothing unobserved.
+        ObservationError: for shapes that do not fit, nothing unobserved, or indices that are no options.
     """
     _check(truth, samples, unobserved)
+    for what, values, nodes in _compared(truth, samples, unobserved):
+        _check_options(what, values[nodes], options)
+    # what is not compared may be anything
+    truth = torch.where(unobserved, truth, 0)
+    samples = torch.where(unobserved[:, None], samples, 0)
     ranks = fractional_ranks(truth, samples, generator)
     one_hot = torch.nn.functional.one_hot(samples.long(), options).double()
     outcomes = torch.nn.functional.one_hot(truth.long(), options).double()
@@ -150,7 +155,11 @@ def coverage_error(probabilities: Tensor) -> float:
 
     Args:
         probabilities: numbers in [0, 1], shape ``(conditions,)``.
+
+    Raises:
+        ObservationError: for no numbers, or others.
     """
+    _check_probabilities("coverage_error", probabilities)
     ordered = probabilities.double().sort().values
     count = len(ordered)
     above = torch.arange(1, count + 1, dtype=torch.float64) / count - ordered
@@ -179,11 +188,15 @@ def uniformity(ranks: Tensor, bins: int = _BINS) -> float:
     """P-value of Pearson's chi-square test for the uniformity of numbers in [0, 1].
 
     Args:
-        ranks: numbers in [0, 1], shape ``(numbers,)``.
+        ranks: numbers in [0, 1], shape ``(numbers,)``; the p-value of none is 1.
         bins: number of bins of equal width.
+
+    Raises:
+        ObservationError: for numbers outside [0, 1].
     """
     if not len(ranks):
         return 1.0
+    _check_probabilities("uniformity", ranks)
     counts = torch.bincount((ranks * bins).long().clamp(max=bins - 1), minlength=bins).double()
     expected = len(ranks) / bins
     return float(chi2.sf(float(((counts - expected) ** 2 / expected).sum()), bins - 1))
@@ -232,20 +245,48 @@ def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
     fits = (
         truth.ndim == 2 and samples.ndim == 3 and (samples.shape[0], samples.shape[2]) == tuple(truth.shape)
     )
-    if not fits or samples.shape[1] < 2 or unobserved.shape != truth.shape:
+    if not fits or samples.shape[1] < 2 or unobserved.shape != truth.shape or not truth.numel():
         raise ObservationError(
             "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) "
             f"with two draws or more, and unobserved nodes the shape of the true values; got "
             f"{tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
         )
+    if unobserved.dtype != torch.bool:
+        raise ObservationError(
+            f"calibration: the mask of unobserved nodes needs dtype bool, got {unobserved.dtype}."
+        )
     if not bool(unobserved.any()):
         raise ObservationError("calibration: every node is observed, so there is nothing to compare.")
-    for what, values, nodes in (
-        ("true values", truth, unobserved),
-        ("samples", samples, unobserved[:, None].expand(samples.shape)),
-    ):
+    for what, values, nodes in _compared(truth, samples, unobserved):
         bad = int((~values[nodes].isfinite()).sum())
         if bad:
             raise ObservationError(
                 f"calibration: {bad} of {int(nodes.sum())} {what} of unobserved nodes are NaN or infinite."
             )
+
+
+def _compared(truth: Tensor, samples: Tensor, unobserved: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+    """The values that are compared, each with its name and the mask of unobserved nodes in its shape."""
+    return [
+        ("true values", truth, unobserved),
+        ("samples", samples, unobserved[:, None].expand(samples.shape)),
+    ]
+
+
+def _check_options(what: str, indices: Tensor, options: int) -> None:
+    bad = indices[(indices != indices.long()) | (indices < 0) | (indices >= options)]
+    if len(bad):
+        raise ObservationError(
+            f"calibration: {len(bad)} of {len(indices)} {what} of unobserved nodes, such as "
+            f"{float(bad[0]):g}, are no index of {options} options."
+        )
+
+
+def _check_probabilities(where: str, numbers: Tensor) -> None:
+    if not len(numbers) or bool((~((numbers >= 0) & (numbers <= 1))).any()):
+        raise ObservationError(f"{where} needs at least one number, all in [0, 1], got {_shown(numbers)}.")
+
+
+def _shown(numbers: Tensor) -> str:
+    bad = numbers[~((numbers >= 0) & (numbers <= 1))]
+    return f"{float(bad[0]):g} among {len(numbers)}" if len(bad) else "none"

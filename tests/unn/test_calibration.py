@@ -150,6 +150,33 @@ def test_bad_shapes_are_refused():
         calibrate_real(truth, samples[:, :1], everything(), generator())
     with pytest.raises(unn.ObservationError, match=says("every node is observed")):
         calibrate_real(truth, samples, ~everything(), generator())
+    with pytest.raises(unn.ObservationError, match=says("dtype bool", "int64")):
+        calibrate_real(truth, samples, everything().long(), generator())
+    with pytest.raises(unn.ObservationError, match=says("(conditions, nodes)", "(0, 3)")):
+        calibrate_real(truth[:0], samples[:0], everything()[:0], generator())
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 3.0, 0.5])
+@pytest.mark.parametrize("where", ["true values", "samples"])
+def test_indices_that_are_no_options_are_refused_where_they_are_compared(wrong, where):
+    truth, samples = torch.zeros(20, 2), torch.zeros(20, 8, 2)
+    broken = truth if where == "true values" else samples[:, 0]
+    broken[3, 1] = wrong
+    unobserved = torch.ones(20, 2, dtype=torch.bool)
+    with pytest.raises(unn.ObservationError, match=says("1 of", where, f"{wrong:g}", "3 options")):
+        calibrate_discrete(truth, samples, unobserved, 3, generator())
+    unobserved[3, 1] = False
+    assert calibrate_discrete(truth, samples, unobserved, 3, generator()).calibration_error is not None
+
+
+@pytest.mark.parametrize("figure", [coverage_error, uniformity])
+def test_figures_of_numbers_that_are_no_probabilities_are_refused(figure):
+    for wrong in (-0.1, 1.5, torch.nan):
+        with pytest.raises(unn.ObservationError, match=says(figure.__name__, f"{wrong:g} among 2")):
+            figure(torch.tensor([0.5, wrong]))
+    assert uniformity(torch.zeros(0)) == 1
+    with pytest.raises(unn.ObservationError, match=says("coverage_error", "none")):
+        coverage_error(torch.zeros(0))
 
 
 def test_rank_histograms_are_drawn_and_bad_ranks_refused():

@@ -99,6 +99,34 @@ class Arraylike(NDArrayOperatorsMixin):
         """``np.transpose``."""
         return self._call(np.transpose, (axes[0] if len(axes) == 1 else axes) or None)
 
+    def astype(self, dtype: Any) -> Value:
+        """The value as numbers of another type.
+
+        Raises:
+            DeclarationError: for real numbers as whole ones, and types other than bool, int and float.
+        """
+        wanted, value = np.dtype(dtype), self[...]
+        converted: Value
+        if wanted.kind == "f":
+            converted = value * 1.0
+        elif wanted.kind == "b":
+            converted = value != 0
+        elif wanted.kind in "iu" and value.dtype.kind != "f":
+            converted = value * 1
+        else:
+            raise DeclarationError(
+                f"program: astype({wanted}) of a value computed from {self.origin()} is not recorded; write "
+                "np.floor, np.round or np.trunc for whole numbers."
+            )
+        return converted
+
+    def __round__(self, digits: int | None = None) -> Value:
+        return self._call(np.round, digits or 0)
+
+    def __getitem__(self, index: Any) -> Value:
+        """Entries as numpy selects them."""
+        raise NotImplementedError
+
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Value:
         result: Value = RULES[function](self.tape, function, self, *args, **options)
         return result
@@ -193,6 +221,11 @@ class Arraylike(NDArrayOperatorsMixin):
             "Collect values by np.stack([...]); to select from a plain array by a random index write "
             "t.constant(array)[index].",
         )
+
+    def __format__(self, how: str) -> str:
+        if how:
+            self.refuse(f"a text (with the format {how!r}) is made of", "Print values after they are drawn.")
+        return str(self)
 
     def __len__(self) -> int:
         if not self.shape:

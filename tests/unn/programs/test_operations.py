@@ -31,6 +31,8 @@ OPERATIONS = {
     "choice": lambda x, y: np.where(x > 0, y, x[:, :1]),
     "clipped": lambda x, y: np.clip(x, -0.5, y),
     "rounded": lambda x, y: np.round(x, 1),
+    "rounded numbers": lambda x, y: round(x[0, 0], 1) + round(y[1]),
+    "other types": lambda x, y: (x > 0).astype(int) + (y > 0).astype(float) * np.floor(y).astype(bool),
     "matrix and vector": lambda x, y: x @ y,
     "vector and matrix": lambda x, y: x[:, 0] @ x,
     "vectors": lambda x, y: np.dot(y, y[::-1]) + y @ y + np.inner(y, y) + np.vdot(y, x[0]),

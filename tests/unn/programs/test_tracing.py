@@ -217,6 +217,8 @@ BAD = {
     "range": (lambda t, x, z, C: list(range(z)), ["range", "'z'"]),
     "float": (lambda t, x, z, C: float(x[0]), ["float()", "'x[0]'"]),
     "int": (lambda t, x, z, C: int(z), ["int()", "'z'"]),
+    "formatted": (lambda t, x, z, C: f"{x[0]:.2f}", ["a text", "'.2f'", "'x[0]'", "random"]),
+    "whole numbers": (lambda t, x, z, C: x.astype(int), ["astype(int64)", "'x[0]'", "np.floor"]),
     "math": (lambda t, x, z, C: math.exp(x[0]), ["math", "np.exp"]),
     "list index": (lambda t, x, z, C: [1, 2, 3][z], ["'z'", "t.constant(array)[index]"]),
     "array index": (lambda t, x, z, C: np.arange(3)[z], ["'z'", "t.constant(array)[index]"]),
