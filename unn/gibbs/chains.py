@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -110,17 +110,13 @@ class Chains:
         repeats = chains * levels
         evidence_of = {name: _repeated(graph, name, x, queries, repeats) for name, x in given.items()}
         lengths = {axis: x.repeat_interleave(repeats, 0) for axis, x in (lengths or {}).items()}
-        fixed = [name for name, x in evidence_of.items() if isinstance(x, Tensor)]
-        plan = Plan.of_energies(graph, fixed)
+        plan = _plan_of(graph, evidence_of)
         if lengths and graph.constraints:
             raise InferenceError(
                 f"graph {graph.name!r}: chains keep to constraints on complete axes alone; run sequences of "
                 "each length by themselves, without lengths."
             )
-        if plan.free:
-            evidence = _evidence(graph, evidence_of, plan.free[0], queries * repeats, sizes, lengths)
-        else:
-            evidence = collect_evidence(graph, evidence_of, None, lengths, sizes)
+        evidence = _evidence(graph, evidence_of, plan.free, queries * repeats, sizes, lengths)
         couplings = torch.linspace(0, 1, levels) if levels > 1 else torch.ones(1)
         self.couplings = couplings.repeat(queries * chains).to(evidence.like)
         self.temperature = temperature
@@ -347,20 +343,40 @@ class Chains:
         return result
 
 
+def check_evidence(
+    graph: Declaration,
+    given: Given,
+    queries: int,
+    sizes: Mapping[str, int] | None,
+    lengths: Mapping[str, Tensor],
+) -> None:
+    """Check evidence before it has a row for each chain, so that messages count queries.
+
+    Raises:
+        ObservationError: for evidence that does not fit.
+    """
+    rows = {name: _repeated(graph, name, x, queries, 1) for name, x in given.items()}
+    _evidence(graph, rows, _plan_of(graph, rows).free, queries, sizes, lengths)
+
+
+def _plan_of(graph: Declaration, given: Given) -> Plan:
+    return Plan.of_energies(graph, [name for name, x in given.items() if isinstance(x, Tensor)])
+
+
 def _evidence(
     graph: Declaration,
     given: Given,
-    free: str,
+    free: Sequence[str],
     batch: int,
     sizes: Mapping[str, int] | None,
     lengths: Mapping[str, Tensor],
 ) -> Evidence:
-    """Evidence for all chains; the first value of one variable gives the batch size.
+    """Evidence for all chains; the first value of a free variable gives the batch size.
 
     Raises:
         ObservationError: for evidence that does not fit, or sizes that are unknown.
     """
-    if free in given:
+    if not free or free[0] in given:
         return collect_evidence(graph, given, None, lengths, sizes)
     known, static = dict(sizes or {}), graph.size_table.static
     tensors = {name: x.value if isinstance(x, Partial) else x for name, x in given.items()}
@@ -370,12 +386,12 @@ def _evidence(
             own = zip(axes, x.shape[x.ndim - len(axes) :], strict=False)
             known |= {axis: size for axis, size in own if axis not in static}
     try:
-        shape = shapes_of(graph, known, [free])[free]
+        shape = shapes_of(graph, known, free[:1])[free[0]]
     except DeclarationError as error:
         raise ObservationError(str(error)) from error
     floats = (x for x in (*tensors.values(), *graph.fixed_values().values()) if x.is_floating_point())
     start = next(floats, torch.empty(())).new_zeros(batch, *shape)
-    return collect_evidence(graph, given, {free: start}, lengths, sizes)
+    return collect_evidence(graph, given, {free[0]: start}, lengths, sizes)
 
 
 def is_unbatched(graph: Declaration, name: str, value: Tensor | Partial) -> bool:

@@ -18,15 +18,20 @@ from ..errors import (
     ConvergenceWarning,
     DeclarationError,
     InferenceError,
+    ObservationError,
     UnknownNameError,
     unknown,
     whole_number,
 )
 from ..exact.mixed import continuous_variables
+from ..exact.nodes import has_states, is_structured
+from ..graph.arrays import Variable
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from .chains import Chains, is_unbatched, refusal
+from ..regularizers import SignedEntropy
+from ..regularizers.simplex import is_categorical
+from .chains import Chains, check_evidence, is_unbatched, refusal
 from .diagnostics import bulk_size, effective_size, scale_reduction
 from .options import GibbsOptions
 
@@ -254,17 +259,53 @@ def start(
     whole_number("gibbs: queries", queries, 1, ArgumentError)
     for axis, length in (lengths or {}).items():
         check_length(axis, length, queries, torch.device("cpu"))
-    return Chains(
-        graph,
-        given,
-        queries,
-        options.chains,
-        options.tempering,
-        sizes=sizes,
-        lengths=lengths,
-        temperature=options.temperature,
-        generator=generator,
-    )
+    try:
+        chains = Chains(
+            graph,
+            given,
+            queries,
+            options.chains,
+            options.tempering,
+            sizes=sizes,
+            lengths=lengths,
+            temperature=options.temperature,
+            generator=generator,
+        )
+    except ObservationError:
+        check_evidence(graph, given, queries, sizes, lengths or {})
+        raise
+    for name, x in given.items():
+        if name in graph.variables:
+            _require_states(graph.variables[name], x, bool(lengths))
+    return chains
+
+
+def _require_states(variable: Variable, evidence: Tensor | Partial, is_padded: bool) -> None:
+    """Check that evidence of a discrete variable has values that it takes, one-hot ones of a category.
+
+    Raises:
+        ObservationError: for other values, such as probabilities.
+    """
+    if not (is_structured(variable) or has_states(variable)):
+        return
+    value = evidence.value if isinstance(evidence, Partial) else evidence
+    low = -1 if isinstance(variable.regularizer, SignedEntropy) else 0
+    # the values of padding are not looked at, and may be 0
+    fits = (value == 1) | (value == low) | ((value == 0) & is_padded)
+    wanted = f"{low} or 1"
+    if is_categorical(variable.regularizer, variable.axes, variable.feature_axes):
+        features = tuple(range(value.ndim - len(variable.feature_axes), value.ndim))
+        ones = (value == 1).sum(features, keepdim=True)
+        fits = fits & ((ones == 1) | ((ones == 0) & is_padded))
+        wanted = "one-hot"
+    if isinstance(evidence, Partial):
+        fits = fits | ~_mask_like(evidence.mask, value)
+    if not bool(fits.all()):
+        row = int((~fits.flatten(1).all(1)).nonzero()[0])
+        raise ObservationError(
+            f"variable {variable.name!r} given: chains condition on values that it takes, {wanted}, and "
+            f"batch element {row} has others; draw them, or leave them out."
+        )
 
 
 def require_bounded(graph: Declaration, given: Given) -> None:
