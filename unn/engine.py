@@ -6,6 +6,7 @@ torch, because the command line parses its options first.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -337,7 +338,14 @@ class CanSample(ABC):
 
 
 class Attempt(ABC):
-    """One try at a batch of instances, from one random state each."""
+    """One try at a batch of instances, from one random state each.
+
+    Attributes:
+        ends: reading of ``time.perf_counter`` from which ``advance`` may return before it has taken all of
+            its steps, since the caller's time is over.
+    """
+
+    ends: float = math.inf
 
     @abstractmethod
     def advance(self) -> Mapping[str, Tensor] | None:

@@ -166,3 +166,4 @@ class ReadingSearch(Attempt):
             self.searched = torch.cat(instances)
             known = Known(torch.cat([k.true for k in planted]), torch.cat([k.false for k in planted]))
             self.tree = DepthFirst(self.layout, known, self.steps, 1, self.generator)
+            self.tree.ends = self.ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 
 import torch
@@ -130,6 +131,8 @@ class _Attempt(Attempt):
         for _ in range(min(_SWEEPS, self.depth - self.sweep)):
             temperature = self._temperature()
             for block in self.blocks:
+                if time.perf_counter() >= self.ends:
+                    break
                 self._update(block, temperature)
             self.sweep += 1
         cost = self.counts.cost(self.totals).sum(0)

@@ -3,6 +3,8 @@ on to further answers or to the proof that there are no others."""
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -52,6 +54,8 @@ class DepthFirst(Attempt):
             self._visit()
             self.nodes -= 1
             if self.nodes <= 0 or bool((self._waits() | self.is_refuted).any()):
+                break
+            if time.perf_counter() >= self.ends:
                 break
         waits = self._waits()
         best = waits.view(-1, self.trees).int().argmax(1) + torch.arange(0, len(waits), self.trees)

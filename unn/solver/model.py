@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -355,6 +356,8 @@ class _Attempt(Attempt):
         if not self.steps:
             return None
         for _ in range(min(CHECKED_EVERY, self.steps)):
+            if time.perf_counter() >= self.ends:
+                break
             state = _disturbed(self.state, self.noise, self.generator)
             self.state, self.beside = self.solver.step(self.layout, self.on_device, state, self.beside)
         self.steps -= min(CHECKED_EVERY, self.steps)

@@ -228,6 +228,8 @@ def _solve(
             generator = torch.Generator().manual_seed(seed_of(options.seed, number, first))
             evidence_of_chunk = _rows(expanded, chunk)
             attempt = model.attempt(evidence_of_chunk, len(chunk), sizes, options.steps, generator, number)
+            if options.seconds is not None:
+                attempt.ends = began + options.seconds
             tries[chunk] += 1
             while len(chunk) and not _over(began, options):
                 values = attempt.advance()
