@@ -82,7 +82,7 @@ def marginals(
     Args:
         graph: declaration as for ``unn.exact.log_partition``.
         given: evidence by variable, complete or partial, and values of constants.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the evidence by default.
         scores: soft evidence, as for ``unn.exact.log_partition``.
         options: method and limits.
 

@@ -20,7 +20,7 @@ from ..descent.checks import check_generator, given_array
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
-from ..graph.dynamic import shapes_of
+from ..graph.dynamic import shapes_of, sizes_with
 from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
@@ -181,7 +181,7 @@ def gaussian_marginals(
             products of at most two of them.
         given: evidence by variable, complete or partial; the same entries are given in each row. Values of
             constants by name, shape ``(batch, *axes)`` or ``(*axes)``: each row has its own energy.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the evidence by default.
         options: limit of the number of multiplications (``operations``).
 
     Raises:
@@ -206,8 +206,11 @@ def gaussian_marginals(
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     options = ExactOptions() if options is None else options
     options.check("gaussian_marginals")
-    pattern = pattern_of(graph, sizes or {}, graph.variables)
-    constants, evidence = constants_given(graph, {} if given is None else given, sizes or {})
+    given = {} if given is None else given
+    check_mapping("evidence", given)
+    sizes = sizes_with(graph, given, sizes)
+    pattern = pattern_of(graph, sizes, graph.variables)
+    constants, evidence = constants_given(graph, given, sizes)
     values, known = entries_given(graph, evidence, pattern.shapes)
     form = quadratic_form(graph, pattern, constants)
     energies = len(form.constant)

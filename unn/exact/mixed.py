@@ -16,7 +16,7 @@ from torch import Tensor
 from ..descent.checks import check_generator
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
-from ..graph.dynamic import shapes_of
+from ..graph.dynamic import shapes_of, sizes_with
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .gaussian import Normals, constants_given, entries_given, normal_given, refusal_of_factors
@@ -120,7 +120,7 @@ def mixed_marginals(
             discrete variables.
         given: evidence by variable, complete or partial; of continuous variables the same entries are given
             in each row. Values of constants by name, shape ``(1, *axes)`` or ``(*axes)``.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the evidence by default.
         options: limits of the number of multiplications (``operations``) and of memory.
 
     Raises:
@@ -146,14 +146,15 @@ def mixed_marginals(
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
     check_mapping("evidence", given)
-    constants, given = constants_given(graph, {} if given is None else given, sizes or {})
+    sizes = sizes_with(graph, given, sizes)
+    constants, given = constants_given(graph, {} if given is None else given, sizes)
     for name, constant in constants.items():
         if len(constant) > 1:
             raise ObservationError(
                 f"constant {name!r}: {len(constant)} rows are given, but discrete and continuous variables "
                 "together take one; ask one row at a time, or use the engine exact, which does."
             )
-    shapes = shapes_of(graph, sizes or {}, graph.variables)
+    shapes = shapes_of(graph, sizes, graph.variables)
     for name, x in given.items():
         if name not in graph.variables:
             raise ObservationError(
@@ -168,12 +169,12 @@ def mixed_marginals(
             raise ObservationError(
                 f"variable {name!r}: {_rows(x)} batch elements are given, but {batch} by other variables."
             )
-    nodes = Nodes(graph, sizes or {}, discrete)
+    nodes = Nodes(graph, sizes, discrete)
     evidence = nodes.evidence({name: x for name, x in given.items() if name in discrete}, batch=batch)
     states, allowed = _joint_states(graph, nodes, evidence.values)
     values_of_states = nodes.values(states)
     agrees = ((evidence.values[:, None] == states) | (evidence.values[:, None] < 0)).all(2) & allowed
-    pattern = pattern_of(graph, sizes or {}, continuous)
+    pattern = pattern_of(graph, sizes, continuous)
     rows = {name: x for name, x in given.items() if name in continuous}
     values, known = entries_given(graph, rows, pattern.shapes)
     _check_memory(graph, len(states) * batch * pattern.entries, options)

@@ -14,7 +14,7 @@ from ..errors import DeclarationError, ObservationError
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of
-from ..graph.dynamic import check_sizes
+from ..graph.dynamic import check_sizes, sizes_with
 from ..graph.partial import Partial
 from . import inference, structures
 from .conditioning import Cost
@@ -87,7 +87,7 @@ def log_partition(
             (``TreeEntropy``, ``Structured``, ``Budget``), and whose factors are products of arrays
             (``Multilinear``) or constraints that count.
         given: evidence by variable, complete or partial, and values of constants.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the evidence by default.
         scores: soft evidence: logarithms of weights of the states, by variable, shape ``(batch or 1,
             *node axes, states)``.
         options: limits of time and memory.
@@ -301,7 +301,7 @@ def _query_on_cpu(
             constants[name] = x
         else:
             observed[name] = x
-    nodes, plans = nodes_of(graph, sizes or {})
+    nodes, plans = nodes_of(graph, sizes_with(graph, observed, sizes))
     model = ground(nodes, constants, plans)
     evidence = nodes.evidence(observed, scores)
     return nodes, model, with_counters(model, evidence)

@@ -29,6 +29,18 @@ def dynamic_sizes(graph: Declaration, evidence: Mapping[str, Tensor | Partial]) 
     return sizes
 
 
+def sizes_with(
+    graph: Declaration, evidence: Mapping[str, Tensor | Partial] | None, sizes: Mapping[str, int] | None
+) -> dict[str, int]:
+    """Sizes of axes without a static size: those that are passed, and of other axes those of the evidence.
+
+    Raises:
+        DeclarationError: for sizes that are passed for an unknown axis, or are no whole numbers.
+    """
+    check_sizes(graph, sizes or {})
+    return {**dynamic_sizes(graph, evidence or {}), **(sizes or {})}
+
+
 def shapes_of(
     graph: Declaration, sizes: Mapping[str, int], names: Iterable[str]
 ) -> dict[str, tuple[int, ...]]:

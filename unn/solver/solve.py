@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..engine import CanSolve, SolvingOptions, evaluating
 from ..errors import DeclarationError, ObservationError, UnnError, is_whole
 from ..graph.declaration import Declaration
-from ..graph.dynamic import check_sizes, dynamic_sizes
+from ..graph.dynamic import sizes_with
 from ..graph.partial import Partial
 from ..networks.tokens import Given, kinds
 from ..ops.seeds import seed_of
@@ -207,8 +207,7 @@ def _solve(
         )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
-    check_sizes(graph, sizes or {})
-    sizes = {**dynamic_sizes(graph, given), **(sizes or {})}
+    sizes = sizes_with(graph, given, sizes)
     layout = Layout(graph, sizes, with_tables=True)
     rows, nodes = layout.frame.observation(layout.discrete_part(given), instances)
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
