@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 import unn
 from factors import Multilinear
@@ -13,18 +15,23 @@ _DEVIATION = 0.01
 """Standard deviation of the initial weights (Hinton, 2012, "A practical guide to training restricted
 Boltzmann machines")."""
 
+_LEAST = 0.01
+"""Least intensity of a pixel from which biases start, and distance of the largest one from 1."""
 
-def declare(height: int, width: int, hidden: int, layers: int, centred: bool) -> unn.FactorGraph:
+Centred = Literal["all", "hidden", "none"]
+
+
+def declare(height: int, width: int, hidden: int, layers: int, centred: Centred) -> unn.FactorGraph:
     """The graph: an image, hidden layers, and a label on the last of them.
 
     Args:
         height, width: of the images.
         hidden: units of a hidden layer.
         layers: number of hidden layers.
-        centred: whether weights couple units less their mean at the start of training, 1/2 for hidden units
-            and 1/10 for labels, so that they are not learned together with the biases. Machines of several
-            layers need it to be trained at once (Montavon and Mueller, 2012, "Deep Boltzmann machines and the
-            centering trick").
+        centred: which weights couple units less their mean at the start of training, 1/2 for hidden units,
+            1/10 for labels and, with "all", the mean intensities for pixels (``centre_pixels``), so that they
+            are not learned together with the biases. Machines of several layers need it to be trained at
+            once (Montavon and Mueller, 2012, "Deep Boltzmann machines and the centering trick").
     """
     g = unn.FactorGraph("boltzmann", row=height, column=width, hidden=hidden, label=10)
     x = g.variable("x", "row column", unn.BinaryEntropy())
@@ -43,7 +50,10 @@ def declare(height: int, width: int, hidden: int, layers: int, centred: bool) ->
     for layer, h in enumerate(units, 1):
         g.factor(Multilinear(g.parameter(f"c{layer}", "hidden")["i"], h["i"]))
     g.factor(Multilinear(g.parameter("d", "label")["k"], y["k"]))
-    if centred:
+    if centred == "all":
+        mean = g.constant("less_mean", "row column", value=torch.zeros(height, width))
+        g.factor(Multilinear(mean["r c"], w["r c i"], units[0]["i"]))
+    if centred != "none":
         less = g.constant("less_half", "hidden", value=torch.full((hidden,), -1 / 2))
         even = g.constant("less_tenth", "label", value=torch.full((10,), -1 / 10))
         g.factor(Multilinear(x["r c"], w["r c i"], less["i"]))
@@ -53,3 +63,15 @@ def declare(height: int, width: int, hidden: int, layers: int, centred: bool) ->
         g.factor(Multilinear(units[-1]["i"], u["i k"], even["k"]))
         g.factor(Multilinear(less["i"], u["i k"], y["k"]))
     return g
+
+
+def centre_pixels(graph: unn.FactorGraph, intensities: Tensor) -> None:
+    """Centre pixels at their mean intensities, and start their biases where they alone have these.
+
+    Args:
+        graph: from ``declare`` with ``centred="all"``.
+        intensities: mean of each pixel, in [0, 1], shape ``(height, width)``.
+    """
+    with torch.no_grad():
+        graph.less_mean.copy_(-intensities)
+        graph.b.copy_(intensities.clamp(_LEAST, 1 - _LEAST).logit())

@@ -46,15 +46,15 @@ class BoltzmannConfig:
             are probabilities, from which binary pixels are drawn anew at every access.
         units: Units of a hidden layer.
         layers: Number of hidden layers; 1 for a restricted machine.
-        centred: Weights couple hidden units and labels less their mean at the start of training, so that
-            several layers can be trained at once.
+        centred: Units that weights couple less their mean at the start of training, so that several layers
+            can be trained at once: "all", "hidden" ones and labels, or "none".
         annealing_steps: Steps of the annealed importance sampling that estimates log-likelihoods.
     """
 
     data: Literal["embedded", "mnist"] = "embedded"
     units: int = 64
     layers: int = 1
-    centred: bool = True
+    centred: Literal["all", "hidden", "none"] = "all"
     annealing_steps: int = 1000
 
 
@@ -99,8 +99,11 @@ class BoltzmannProblem(DeclaredProblem):
         super().check(config)
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Machines of runs of earlier versions were not centred."""
-        return {"centred": False, **super().earlier_config(content)}
+        """Machines of runs of earlier versions were not centred, or those of hidden units and labels were."""
+        content = {"centred": False, **super().earlier_config(content)}
+        if isinstance(content["centred"], bool):
+            content = {**content, "centred": "hidden" if content["centred"] else "none"}
+        return content
 
     def declare(self, config: BoltzmannConfig) -> unn.FactorGraph:
         """The graph."""
@@ -108,6 +111,15 @@ class BoltzmannProblem(DeclaredProblem):
 
         side = _SIDES[config.data]
         return declare(side, side, config.units, config.layers, config.centred)
+
+    def prepare(self, config: Any, network: nn.Module) -> None:
+        """Centre pixels at the mean intensities of the training images."""
+        from .graph import centre_pixels
+
+        graph = self.graph(network)
+        if "less_mean" in graph.arrays:
+            centre_pixels(graph, (self._digits(config).train_images[:, 0].mean(0) + 1) / 2)
+        super().prepare(config, network)
 
     def observable(self, config: BoltzmannConfig) -> tuple[str, ...]:
         """Pixels and labels."""

@@ -82,6 +82,9 @@ def mean_free_log(graph: unn.FactorGraph, digits: Digits, seed: int) -> float:
         weights["b"] = weights["b"] - weights["W1"].sum(2) / 2
         weights["c1"] = weights["c1"] - weights["U"].sum(1) / 10
         weights["d"] = weights["d"] - weights["U"].sum(0) / 2
+    if "less_mean" in graph.arrays:
+        less = graph.fixed_values()["less_mean"].double()
+        weights["c1"] = weights["c1"] + (less[..., None] * weights["W1"]).sum((0, 1))
     total = 0.0
     for images in digits.test_images.split(500):
         intensity = (images[:, 0] + 1) / 2
