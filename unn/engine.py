@@ -246,6 +246,10 @@ class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither met
             sizes: sizes of the axes without a static size.
         """
 
+    def is_prepared(self) -> bool:
+        """Whether ``prepare`` has set what it sets, so that ``unn.fit`` leaves it out; always by default."""
+        return True
+
     def training_state(self) -> dict[str, Tensor]:
         """Tensors beside the weights that training continues from, such as states that persist between
         steps; they are saved in checkpoints. None by default."""

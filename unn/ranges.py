@@ -41,6 +41,22 @@ def check_choices(where: str, options: object) -> None:
             raise ArgumentError(f"{where}: {unknown(name, value, map(str, choices))}")
 
 
+def check_whole(where: str, options: object) -> None:
+    """Check the options whose type is ``int``.
+
+    Args:
+        where: name of the problem or model, for messages.
+        options: a dataclass.
+
+    Raises:
+        ArgumentError: names the first option that is no whole number.
+    """
+    for name, kind in get_type_hints(type(options)).items():
+        value = getattr(options, name)
+        if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ArgumentError(f"{where}: option {name} must be a whole number, got {value!r}.")
+
+
 def choices_of(options: type) -> dict[str, tuple[Any, ...]]:
     """Possible values of each option of a dataclass whose type is ``Literal``, by name."""
     try:

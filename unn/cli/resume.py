@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from ..errors import DataError, UnnError
 from ..runs.digests import DATA, require_same_data
-from ..runs.folder import Run, extend_run, json_of, lock_run
+from ..runs.folder import Run, extend_run, lock_run
 from ..training.options import TrainingConfig, option_signature, problem_signature
 from .open import earlier_trainings, open_problem
 from .options import Json, Quiet, RunFolder, shows_progress
-from .train import by_main, finish, fresh_network, quiet_workers
+from .train import by_main, facts_with_files, finish, fresh_network, quiet_workers
 from .verb import Answer, Verb
 
 
@@ -62,7 +62,7 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        facts = json_of("facts", task.facts)
+        facts = facts_with_files(task, problem.files(config))
         require_same_data(folder, run.facts.get(DATA), facts.get(DATA))
         names = {**run.facts, **facts}.keys() - {DATA}
         other = [name for name in sorted(names) if run.facts.get(name) != facts.get(name)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ..errors import UnnError
+from ..runs.digests import DATA
 from ..runs.files import make_folder
 from ..runs.folder import PLOTS, Run, create_run, json_of, lock_run, new_folder
 from ..training.options import problem_signature
@@ -19,7 +21,7 @@ from .problem import Problem
 from .verb import Answer, Config, ProblemVerb
 
 if TYPE_CHECKING:
-    from ..training import Fit, Processes
+    from ..training import Fit, Processes, Task
 
 T = TypeVar("T")
 
@@ -63,8 +65,8 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        facts = json_of("facts", task.facts)
         files = problem.files(config)
+        facts = facts_with_files(task, files)
         network = fresh_network(problem, config, facts)
         with ExitStack() as stack:
 
@@ -93,6 +95,13 @@ def quiet_workers() -> None:
     loaded."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def facts_with_files(task: Task, files: Mapping[str, bytes]) -> Any:
+    """The facts of a task with the checksums of the files that a run copies, as JSON."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    data = {**task.facts.get(DATA, {}), **digests}
+    return json_of("facts", {**task.facts, **({DATA: data} if data else {})})
 
 
 def fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
@@ -153,7 +162,7 @@ def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
         first = f"trained {result.step} steps in {seconds}"
     lines = [
         first,
-        *([result.stopped_early] if result.stopped_early else []),
+        *(text for text in (result.stopped_early, result.restored) if text),
         *(f"{name} {value:.4g}" for name, value in shown.items()),
         f"run folder {folder}",
     ]

@@ -233,6 +233,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         """Standardise continuous variables, as ``standardise``."""
         self.standardise(values, **sizes)
 
+    def is_prepared(self) -> bool:
+        """As ``is_standardised``."""
+        return self.is_standardised()
+
     @torch.no_grad()
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Set offsets and scales to the mean and standard deviation of each continuous variable.

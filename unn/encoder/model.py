@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..engine import CanInfer, CanLearn, check_model
+from ..engine import CanInfer, CanLearn, check_model, evaluating
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.labels import labels_cross_entropy, value_probabilities, value_tokens, vocabulary_of
@@ -144,10 +144,13 @@ class Encoder(nn.Module, CanLearn, CanInfer):
         frame = self.layout.frame
         rows, nodes = frame.observation(given, count)
         device = self._buffer("_place").device
-        parts = [
-            value_probabilities(frame, self.logits(rows[places].to(device), nodes[places].to(device)).cpu())
-            for places in torch.arange(count).split(_AT_ONCE)
-        ]
+        with evaluating(self):
+            parts = [
+                value_probabilities(
+                    frame, self.logits(rows[places].to(device), nodes[places].to(device)).cpu()
+                )
+                for places in torch.arange(count).split(_AT_ONCE)
+            ]
         known = nodes[:, frame.node_of_number]
         return frame.expected(torch.where(known, rows.to(parts[0]), torch.cat(parts)))
 

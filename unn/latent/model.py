@@ -54,7 +54,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         hierarchy: what was read from the declaration.
         network: prior, posterior and decoder.
         observed: distribution of the observed nodes given the outputs of the decoder.
-        updates: number of training losses so far, which sets the weight of the divergence.
+        updates: number of training steps so far, which sets the weight of the divergence.
     """
 
     prepared_examples = 1024
@@ -68,6 +68,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         self.network = LatentNetwork(self.hierarchy, options, self.observed.outputs)
         self.spectral = SpectralNorms(self.network) if options.spectral else None
         self.updates = 0
+        self._counted: int | None = None
 
     # -- training --------------------------------------------------------------------------------------------
 
@@ -76,11 +77,16 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         values = {name: x for name, x in values.items() if name != self.hierarchy.group}
         self.observed.prepare(self._like(self.hierarchy.rows.flatten(values)))
 
+    def is_prepared(self) -> bool:
+        """Whether a real variable has a mean or a deviation, or there is none to standardise."""
+        return self.observed.is_prepared()
+
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the evidence lower bound in nats, a scalar; draws from torch's global generator.
 
-        The divergence counts by a weight that grows to 1 over the first ``divergence_warmup`` losses in
-        training mode. Of the share ``masked`` of the examples, only the observed nodes are seen and counted.
+        The divergence counts by a weight that grows to 1 over the first ``divergence_warmup`` steps in
+        training mode; losses between which no weight changes, as of parts of a batch, belong to one step.
+        Of the share ``masked`` of the examples, only the observed nodes are seen and counted.
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``, of all observed variables.
@@ -101,22 +107,30 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             nodes = torch.where(chosen.to(rows.device), seen, nodes)
         draws = self.draws(rows, nodes, None)
         warmup = self.options.divergence_warmup
-        progress = self.updates / warmup if warmup else 1.0
+        progress = self._begin_step() / warmup if warmup else 1.0
         weight = divergence_weight(progress, self.options.first_weight)
         divergences = draws.divergences.mean(1).clamp(min=self.options.free_bits)
         loss = weight * divergences.sum() - draws.likelihood.mean()
-        if self.training:
-            self.updates += 1
         if self.spectral is not None:
             loss = loss + self.options.spectral * self.spectral(self.network)
         return loss
 
+    def _begin_step(self) -> int:
+        """Number of training steps before the present one."""
+        if not self.training:
+            return self.updates
+        version = sum(p._version for p in self.parameters())
+        if version != self._counted:
+            self._counted = version
+            self.updates += 1
+        return self.updates - 1
+
     def training_state(self) -> dict[str, Tensor]:
-        """The number of training losses."""
+        """The number of training steps."""
         return {"updates": torch.tensor(self.updates)}
 
     def load_training_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the number of training losses."""
+        """Restore the number of training steps."""
         self.updates = int(state["updates"])
 
     # -- traversals ------------------------------------------------------------------------------------------

@@ -125,6 +125,12 @@ class ObservedNodes(nn.Module):
             spread = torch.where(spread > _LEAST_DEVIATION, spread, 1)
             deviation[part.slot.numbers] = spread.to(deviation)
 
+    def is_prepared(self) -> bool:
+        """Whether ``prepare`` has changed a mean or a deviation, or there is none that it sets."""
+        centre, deviation = self._buffers_of()
+        is_real = any(part.slot.kind == "real" for part in self._parts) and not self.levels
+        return not is_real or bool((centre != 0).any() | (deviation != 1).any())
+
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows with standardised real numbers, shape ``(batch, numbers)``."""
         centre, deviation = self._buffers_of()

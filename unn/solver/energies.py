@@ -100,6 +100,10 @@ class EnergyNetwork(nn.Module):
                 getattr(self, f"centre_{name}").copy_(x.mean())
                 getattr(self, f"scale_{name}").copy_(deviation)
 
+    def is_standardised(self) -> bool:
+        """Whether a centre or a scale has been set."""
+        return any(bool(x != name.startswith("scale_")) for name, x in self.named_buffers())
+
     def units(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Centre and scale of each number, shape ``(numbers,)`` each: of the values of continuous variables,
         and of the messages to discrete ones."""

@@ -98,6 +98,10 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         if self.energies is not None:
             self.energies.standardise(self.layout(sizes), values)
 
+    def is_prepared(self) -> bool:
+        """Whether units have been set, or there are none."""
+        return self.energies is None or self.energies.is_standardised()
+
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
 

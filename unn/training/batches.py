@@ -69,6 +69,9 @@ class TensorExamples(Examples):
 class DatasetExamples(Examples):
     """Examples of a ``torch.utils.data.Dataset`` with a length.
 
+    What the dataset draws from torch's global generator depends on the seed, the step and the part of the
+    batch; generators of its own, of numpy or of ``random`` are its own affair.
+
     Args:
         dataset: dataset of single examples.
         collate: function that makes a batch of a list of examples.
@@ -88,7 +91,9 @@ class DatasetExamples(Examples):
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
         """Return the examples with the given indices, collated."""
-        return self.collate([self.dataset[k] for k in indices.tolist()])
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            return self.collate([self.dataset[k] for k in indices.tolist()])
 
 
 @dataclass(frozen=True)

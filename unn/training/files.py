@@ -79,8 +79,7 @@ class RunFiles:
         """
         if self._failure is not None:
             raise DataError(
-                f"{self._failure} {self.last_good().capitalize()}. Free disk space, then run unn resume "
-                f"{self.folder}."
+                f"{self._failure} {self.last_good().capitalize()}. Free disk space, then {self._next()}."
             )
 
     def finish(self, network: nn.Module) -> None:
@@ -95,8 +94,7 @@ class RunFiles:
             save_weights(self.folder, network)
         except DataError as error:
             raise DataError(
-                f"{error} {self.last_good().capitalize()}. Free disk space, then run unn resume "
-                f"{self.folder}."
+                f"{error} {self.last_good().capitalize()}. Free disk space, then {self._next()}."
             ) from None
         self.require_saved()
 
@@ -106,6 +104,11 @@ class RunFiles:
         return (
             f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
         )
+
+    def _next(self) -> str:
+        """What continues a run whose last files were not written."""
+        assert self.folder is not None
+        return f"run unn resume {self.folder}" if checkpoint_steps(self.folder) else "train again"
 
     def __enter__(self) -> RunFiles:
         return self

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..diffusion.conditional import ConditionalModel
+from ..engine import CanLearn
 from ..errors import ArgumentError, DataError, suggest
 from ..ops.seeds import seed_of
 from ..runs.weights import copy_weights, named_tensors
@@ -73,8 +74,8 @@ def fit(
 
     Args:
         model: module with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``;
-            or any module, with the argument ``loss``. A diffusion model that is not standardised
-            yet is first standardised on examples.
+            or any module, with the argument ``loss``. A model that is not prepared yet, such as one whose
+            continuous variables are not standardised, is first prepared on examples.
         examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
             ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
         steps: number of optimizer steps.
@@ -127,14 +128,14 @@ def fit(
     config.check()
     extents = dict(sizes or {})
     source = _Source(examples, _observer(model, observed, extents) if loss is None else None)
-    if isinstance(model, ConditionalModel) and loss is None:
-        _standardise(model, source, seed, extents)
+    if isinstance(model, CanLearn) and loss is None:
+        _prepare(model, source, seed, extents)
     training = model.training
     result = run_loop(model, _Loss(source, loss, extents), config, progress=progress)
     if result.network is not model:
         copy_weights(named_tensors(result.network), model, "the average of the weights")
     model.train(training)
-    losses = torch.tensor([entry["loss"] for entry in result.history], dtype=torch.float64)
+    losses = torch.tensor([entry["loss"] for entry in result.history if "loss" in entry], dtype=torch.float64)
     return Fitted(losses, result.history[-1]["seconds"] if result.history else 0.0, result.interrupted)
 
 
@@ -249,12 +250,13 @@ def _observer(
     return lambda count, generator: nodes.expand(count, -1)
 
 
-def _standardise(model: ConditionalModel, source: _Source, seed: int, sizes: dict[str, int]) -> None:
-    """Standardise a model on examples, unless it is standardised already."""
-    if model.is_standardised():
+def _prepare(model: CanLearn, source: _Source, seed: int, sizes: dict[str, int]) -> None:
+    """Prepare a model on examples, unless it is prepared already; one without parameters learns so."""
+    assert isinstance(model, nn.Module)
+    if model.is_prepared() and next(model.parameters(), None) is not None:
         return
     most = max(STANDARDISING, model.prepared_examples)
     count = min(most, len(source) or most)
-    model.standardise(
+    model.prepare(
         source.values(torch.arange(count), torch.Generator().manual_seed(seed_of(seed, 7))), **sizes
     )

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,7 @@ class Fit:
         interrupted: whether Ctrl-C or SIGTERM stopped the training.
         begun: step from which this call continued; equals ``step`` if the training had already finished.
         stopped_early: reason for stopping early; empty if training did not stop early.
+        restored: which weights were restored after the last step, with ``patience``; empty for the last ones.
     """
 
     network: nn.Module
@@ -57,6 +58,7 @@ class Fit:
     interrupted: bool = False
     begun: int = 0
     stopped_early: str = ""
+    restored: str = ""
 
 
 def fit(
@@ -96,6 +98,7 @@ def fit(
             the last checkpoint or the weights cannot be written.
     """
     config.check()
+    folder = None if folder is None else Path(folder)
     with ExitStack() as stack:
         stack.enter_context(reproducible())
         group = processes or stack.enter_context(several_processes(config.device))
@@ -169,6 +172,12 @@ class _Training:
                 "training: no parameter of the network requires gradients, so nothing can be trained."
             )
         self.network = network.to(group.device)
+        # constants, such as masks of attention
+        self.infinite = {
+            name
+            for name, x in self.network.named_buffers()
+            if x.is_floating_point() and not bool(x.isfinite().all())
+        }
         self.state = TrainingState(self.network, config, self.total)
         self.signature, *others = signatures(self.network, (config, *earlier), problem_options)
         if folder is not None:
@@ -244,7 +253,23 @@ class _Training:
         best = self.state.best_network.eval()
         self.files.finish(best)
         return Fit(
-            best, self.history, progress.step, begun=self.begun, stopped_early=self.early_stop_reason()
+            best,
+            self.history,
+            progress.step,
+            begun=self.begun,
+            stopped_early=self.early_stop_reason(),
+            restored=self.restored_weights(),
+        )
+
+    def restored_weights(self) -> str:
+        """Describe the weights that were restored although training did not stop early."""
+        progress = self.state.progress
+        is_restored = self.config.patience and not progress.finished and progress.best is not None
+        if not is_restored or progress.best_step == progress.step:
+            return ""
+        return (
+            f"the weights are those of step {progress.best_step}, where {self.task.monitor} was "
+            f"{progress.best:.4g}"
         )
 
     def early_stop_reason(self) -> str:
@@ -312,6 +337,8 @@ class _Training:
             )
         progress.loss += total
         progress.items += whole
+        progress.monitored_loss += total
+        progress.monitored_items += whole
         if self.is_taken():
             state.scaler.step(state.optimizer)
         state.scaler.update()
@@ -352,7 +379,9 @@ class _Training:
         if self.config.skip:
             entry["skipped"] = float(progress.skipped)
         if evaluate:
-            entry |= self.evaluate(loss)
+            # the mean since the last evaluation, whatever was logged in between
+            entry |= self.evaluate(progress.monitored_loss / progress.monitored_items)
+            progress.monitored_loss = progress.monitored_items = 0.0
         return entry | {"seconds": progress.seconds}
 
     def evaluation_is_due(self) -> bool:
@@ -416,7 +445,8 @@ class _Training:
         Raises:
             DivergenceError: names the first tensor that is not finite.
         """
-        bad = first_not_finite(named_tensors(self.network))
+        tensors = named_tensors(self.network)
+        bad = first_not_finite({name: x for name, x in tensors.items() if name not in self.infinite})
         if bad is not None:
             raise DivergenceError(
                 f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; "
@@ -428,10 +458,15 @@ def checked_metrics(task: Task, network: nn.Module) -> dict[str, float]:
     """Evaluate the task and check its metrics.
 
     Raises:
-        ArgumentError: if a metric is not a number, or its name is reserved.
+        ArgumentError: if they are no mapping, a metric is not a number, or its name is reserved.
     """
     metrics: dict[str, float] = {}
-    for name, value in task.evaluate(network).items():
+    evaluated = task.evaluate(network)
+    if not isinstance(evaluated, Mapping):
+        raise ArgumentError(
+            f"{type(task).__name__}.evaluate must return metrics by name, got {type(evaluated).__name__}."
+        )
+    for name, value in evaluated.items():
         if not isinstance(name, str) or name in RESERVED:
             raise ArgumentError(
                 f"{type(task).__name__}.evaluate: a metric cannot be called {name!r}; "

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..errors import ArgumentError
+from ..ranges import check_choices, check_whole
 from ..ranges import check_ranges as check_ranges
 
 
@@ -78,8 +79,10 @@ class TrainingConfig:
         """Check the ranges.
 
         Raises:
-            ArgumentError: names the first option that is out of range.
+            ArgumentError: names the first option that is out of range, or of another kind.
         """
+        check_choices("training", self)
+        check_whole("training", self)
         check_ranges(
             "training",
             {

@@ -28,6 +28,7 @@ class Progress:
         seconds: time spent in steps.
         loss: sum of the losses since the last entry of metrics, weighted by their numbers of items.
         items: number of items since the last entry of metrics.
+        monitored_loss, monitored_items: the same since the last evaluation, which early stopping compares.
         best: best value of the monitored metric; None before the first evaluation.
         best_step: step of the best evaluation.
         waited: number of evaluations since the best one.
@@ -46,6 +47,8 @@ class Progress:
     entries: int = 0
     finished: bool = False
     skipped: int = 0
+    monitored_loss: float = 0.0
+    monitored_items: float = 0.0
 
 
 class TrainingState:
@@ -65,10 +68,9 @@ class TrainingState:
         self.skips = config.skip > 0
         device = next((p.device.type for p in network.parameters()), "cpu")
         self.scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
+        # buffers are copied: indices and infinite masks have no average
         self.average = (
-            AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
-            if config.ema
-            else None
+            AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
         )
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
@@ -134,7 +136,10 @@ class TrainingState:
         for group, base in zip(self.optimizer.param_groups, self.schedule.base_lrs, strict=True):
             group["lr"] = base * self.rate_factor(self.schedule.last_epoch)
         self.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress(**state["progress"])
+        saved = state["progress"]
+        # earlier versions compared the loss since the last entry
+        earlier = {"monitored_loss": saved["loss"], "monitored_items": saved["items"]}
+        self.progress = Progress(**{**earlier, **saved})
         if self.progress.best is not None and math.isnan(self.progress.best):
             # written by a version in which NaN could be the best value
             self.progress.best = None

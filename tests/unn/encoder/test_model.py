@@ -101,3 +101,12 @@ def test_weights_of_one_size_are_refused_for_another():
     model = unn.Encoder(g, small(), {"node": 3})
     with pytest.raises(DeclarationError, match="node=3"):
         model.infer_values({}, 1, {"node": 4})
+
+
+def test_answers_of_a_network_in_training_mode_have_no_dropout():
+    model = unn.Encoder(pair(), unn.EncoderOptions(width=16, blocks=1, hidden=16, dropout=0.5), {})
+    given = {"first": torch.eye(3)[[0, 0]]}
+    one, other = (model.train().infer_values(given, 2, {})["second"] for _ in range(2))
+    assert torch.equal(one, other)
+    assert model.training
+    torch.testing.assert_close(one[0], one[1])

@@ -518,3 +518,18 @@ def test_real_values_far_from_the_examples_are_refused_instead_of_giving_nan():
 def test_options_out_of_range_are_refused_by_name(options, message):
     with pytest.raises(ArgumentError, match=message):
         unn.AttentiveVAE(images(), unn.LatentOptions(**options), {})
+
+
+def test_the_weight_of_the_divergence_counts_steps_and_not_losses():
+    model = model_of(
+        vectors(), unn.LatentOptions(width=8, keys=4, spatial_keys=4, divergence_warmup=10)
+    ).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    values = mixed_values(4)
+    for step in range(3):
+        for _ in range(4):
+            model.loss(values, {}).backward()
+            assert model.updates == step + 1
+        optimizer.step()
+    model.eval().loss(values, {})
+    assert model.updates == 3

@@ -9,6 +9,7 @@ import torch
 
 import unn
 from factors import Depends
+from unn.engine import CanLearn
 from unn.programs import Normal
 
 
@@ -231,3 +232,34 @@ def test_ctrl_c_ends_the_training_and_sigterm_the_program():
     steps, interrupted = done[signal.SIGINT].stdout.split()
     assert 20 < int(steps) < 100 and interrupted == "True"
     assert (done[signal.SIGTERM].returncode, done[signal.SIGTERM].stdout) == (-signal.SIGTERM, "")
+
+
+def test_real_variables_of_latent_models_are_standardised_once():
+    g = unn.FactorGraph("latent", layer=1, channel=2, n=2)
+    z, x = g.variable("z", "layer channel", unn.SquaredNorm()), g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Depends(x["i"], z["l k"]))
+    model = unn.AttentiveVAE(g, unn.LatentOptions(width=8, keys=4), {})
+
+    def far(count, generator):
+        return {"x": 1000 + 5 * torch.randn(count, 2, generator=generator)}
+
+    def all_seen(count, generator):
+        return {"x": torch.ones(1, 2, dtype=torch.bool)}
+
+    assert not model.is_prepared()
+    unn.fit(model, far, observed=all_seen, steps=2, batch=8)
+    centre, deviation = model.observed.centre.clone(), model.observed.deviation.clone()
+    torch.testing.assert_close(centre, torch.full((2,), 1000.0), atol=1, rtol=0)
+    torch.testing.assert_close(deviation, torch.full((2,), 5.0), atol=0.5, rtol=0)
+    unn.fit(model, lambda count, generator: {"x": torch.randn(count, 2)}, observed=all_seen, steps=2, batch=8)
+    assert torch.equal(model.observed.centre, centre) and torch.equal(model.observed.deviation, deviation)
+
+
+def test_a_model_without_parameters_learns_by_preparing():
+    class Mean(torch.nn.Module, CanLearn):
+        def prepare(self, values, **sizes):
+            self.mean = values["x"].mean(0)
+
+    model = Mean()
+    result = unn.fit(model, {"x": torch.tensor([[1.0], [3.0]])}, observed=lambda n, g: {}, steps=3)
+    assert len(result.losses) == 0 and float(model.mean) == 2
