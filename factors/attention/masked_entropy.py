@@ -65,6 +65,9 @@ class MaskedEntropy(Entropy):
             for axis, size in zip(last, self.allowed.shape, strict=True)
         ]
 
+    def treats_nodes_alike(self, feature_axes: int) -> bool:
+        return self.allowed is None or self.allowed.ndim <= feature_axes
+
     def row_value(self, x: Tensor) -> Tensor:
         # derivatives of -x log x are set to 0 at 0, as along a face: infinite ones, even if masked later,
         # make second derivatives NaN

@@ -136,7 +136,8 @@ class Cardinality(Constraint):
         numbers = torch.arange(math.prod(axes)).view(1, *axes)
         entries = self._by_group(self._view({variable: numbers}), self.each)[0]
         number = math.prod(entries.shape[: len(self.each)])
-        return [CountGroups({variable: entries.reshape(number, -1).numpy()}, self.lower, self.upper)]
+        members = math.prod(entries.shape[len(self.each) :])
+        return [CountGroups({variable: entries.reshape(number, members).numpy()}, self.lower, self.upper)]
 
     def violations(self, x: Tensor) -> Tensor:
         """Number of groups with a wrong count, and of entries that are NaN; shape ``(batch,)``.

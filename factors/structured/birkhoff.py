@@ -12,7 +12,7 @@ from torch import Tensor
 from unn.errors import DeclarationError, ObservationError
 from unn.graph.sizes import SizeRule, offset_rule
 from unn.regularizers import Regularizer
-from unn.regularizers.base import merged, real_number, tolerance
+from unn.regularizers.base import merged, outer_forward_mode, real_number, tolerance
 
 from .sinkhorn import NEVER, balance, curvature
 
@@ -192,8 +192,9 @@ class _Sinkhorn(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, direction: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return _directional_derivative(x, direction), None
+        with outer_forward_mode() as primals:
+            x, direction = primals(*ctx.saved_tensors, direction)
+            return _directional_derivative(x, direction), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None], scores: Tensor) -> tuple[Any, Any]:
@@ -232,6 +233,7 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Tensor | None, __: Tensor | None, direction: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
-        change: Tensor = (slope * direction).sum((1, 2))
-        return change
+        with outer_forward_mode() as primals:
+            slope, direction = primals(*ctx.saved_tensors, direction)
+            change: Tensor = (slope * direction).sum((1, 2))
+            return change

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unn.regularizers.base import is_transformed, merged
+from unn.regularizers.base import is_transformed, merged, outer_forward_mode
 
 
 class Factorisation(Protocol):
@@ -71,9 +71,10 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, direction: Tensor, *_: None) -> tuple[Tensor, Tensor, None]:
-        scores, exists, marginals = ctx.saved_tensors
-        along = _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, direction)
-        return (marginals * direction).sum((1, 2)), along, None
+        with outer_forward_mode() as primals:
+            scores, exists, marginals, direction = primals(*ctx.saved_tensors, direction)
+            along = _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, direction)
+            return (marginals * direction).sum((1, 2)), along, None
 
     @staticmethod
     def vmap(
@@ -131,8 +132,14 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
-        exists, scores, *directions = ctx.saved_tensors
-        by_scores, *by_directions = tangents[3:]
+        with outer_forward_mode() as primals:
+            return _Derivative._along(ctx, primals(*ctx.saved_tensors), primals(*tangents[3:]))
+
+    @staticmethod
+    def _along(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:
+        """The derivative in the directions of the tangents."""
+        exists, scores, *directions = saved
+        by_scores, *by_directions = tangents
         lists = [] if by_scores is None else [(*directions, by_scores)]
         lists += [
             (*directions[:k], tangent, *directions[k + 1 :])

@@ -17,6 +17,10 @@ from .sampling import DrawRows
 class Regressor(ConditionalModel):
     """Regression baseline: a denoiser without noise, which estimates the posterior mean instead of a sample.
 
+    The mean is that of coordinates: of positive variables and counts, whose coordinates are logarithms by
+    default, the estimate lies below their mean; ``coordinates="linear"`` estimates the mean itself, which may
+    leave the support.
+
     Noisy values and time are replaced by zeros (structured-diffusion paper, Appendix D: "Regressor + GS";
     "Regressor" is the same with ``Denoiser(..., structure="dense")``).
 

@@ -25,7 +25,7 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
-from .nodes import Given, check_mapping, check_shape, on_cpu
+from .nodes import Given, check_mapping, check_shape, on_cpu, ordinary_evidence
 from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination
@@ -206,6 +206,10 @@ def gaussian_marginals(
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     options = ExactOptions() if options is None else options
     options.check("gaussian_marginals")
+    if torch.is_inference_mode_enabled():
+        # elimination computes with autograd, which saves no tensors of this mode
+        with torch.inference_mode(False), torch.no_grad():
+            return gaussian_marginals(graph, ordinary_evidence(given), sizes=sizes, options=options)
     given = {} if given is None else given
     check_mapping("evidence", given)
     sizes = sizes_with(graph, given, sizes)
@@ -365,7 +369,19 @@ def entries_given(
             raise ObservationError(
                 f"variable {name!r}: {len(value)} batch elements are given, but {batch} by other variables."
             )
-        mask = x.mask if isinstance(x, Partial) else torch.ones(1, dtype=torch.bool)
+        mask = x.mask if isinstance(x, Partial) else torch.ones(value.shape, dtype=torch.bool)
+        fits = (
+            isinstance(mask, Tensor)
+            and mask.dtype == torch.bool
+            and 0 < mask.ndim <= value.ndim
+            # engines repeat axes of size 1
+            and all(own in (1, size) for own, size in zip(mask.shape, value.shape, strict=False))
+        )
+        if not fits:
+            raise ObservationError(
+                f"variable {name!r}: the mask of a partial observation must be boolean and have the shape of "
+                f"the value, {tuple(value.shape)}, or of its first axes."
+            )
         mask = (
             mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
             .expand(value.shape)

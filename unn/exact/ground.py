@@ -27,8 +27,9 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.patterns import Pattern
 from ..graph.sizes import LetterSizes
 from ..graph.views import starts_of, view
+from ..regularizers import Regularizer
 from .counting import counted_tables
-from .nodes import Nodes, refusal_of_nodes, refusal_of_variables
+from .nodes import NodeRange, Nodes, refusal_of_nodes, refusal_of_variables
 from .plan import Plan
 from .tables import Family, TableModel
 
@@ -119,11 +120,29 @@ def _regularizer_tables(nodes: Nodes) -> list[Family]:
     families = []
     for name, own in nodes.ranges.items():
         if name not in nodes.structured:
-            logs = -nodes.graph.variables[name].regularizer.value(own.values_of_states())
+            regularizer = nodes.graph.variables[name].regularizer
+            if regularizer.treats_nodes_alike(len(own.feature_shape)):
+                logs = -regularizer.value(own.values_of_states()).expand(own.nodes, -1)
+            else:
+                logs = _logs_by_node(regularizer, own)
             if bool((logs != 0).any()):
-                scopes = own.numbers().reshape(-1, 1)
-                families.append(Family(scopes, logs.double().expand(len(scopes), 1, -1)))
+                families.append(Family(own.numbers().reshape(-1, 1), logs.double()[:, None]))
     return families
+
+
+def _logs_by_node(regularizer: Regularizer, own: NodeRange) -> Tensor:
+    """Minus the regularizer at the states of each node, shape ``(nodes, states)``."""
+    values = own.values_of_states()
+    rows = []
+    for node in range(own.nodes):
+        # all other nodes are padding
+        exists = torch.zeros(own.nodes, *own.feature_shape, dtype=torch.bool)
+        exists[node] = True
+        x = torch.zeros(own.states, *exists.shape, dtype=values.dtype)
+        x[:, node] = values
+        shape = *own.node_shape, *own.feature_shape
+        rows.append(-regularizer.value(x.reshape(own.states, *shape), exists.reshape(shape)))
+    return torch.stack(rows)
 
 
 def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, Tensor]) -> list[Family]:

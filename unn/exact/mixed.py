@@ -21,7 +21,7 @@ from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .gaussian import Normals, constants_given, entries_given, normal_given, refusal_of_factors
 from .ground import NEVER
-from .nodes import Given, Nodes, check_mapping, check_shape, has_states
+from .nodes import Given, Nodes, check_mapping, check_shape, has_states, ordinary_evidence
 from .options import ExactOptions, check_count
 from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 
@@ -145,6 +145,10 @@ def mixed_marginals(
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
+    if torch.is_inference_mode_enabled():
+        # elimination computes with autograd, which saves no tensors of this mode
+        with torch.inference_mode(False), torch.no_grad():
+            return mixed_marginals(graph, ordinary_evidence(given), sizes=sizes, options=options)
     check_mapping("evidence", given)
     sizes = sizes_with(graph, given, sizes)
     constants, given = constants_given(graph, {} if given is None else given, sizes)

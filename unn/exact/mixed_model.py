@@ -186,7 +186,7 @@ def rows_by_pattern(
     check_rows({**given, **constants}, count)
     shared = {name: x for name, x in constants.items() if len(x) == 1}
     own = {name: x for name, x in constants.items() if len(x) > 1}
-    keys = [x.detach().flatten(1) for x in own.values()]
+    keys = [x.detach().reshape(len(x), -1) for x in own.values()]
     keys += [
         x.mask.reshape(len(x.mask), -1).expand(count, -1).double()
         for name, x in given.items()

@@ -19,6 +19,7 @@ from ..graph.devices import moved
 from ..graph.dynamic import shapes_of
 from ..graph.partial import Partial
 from ..regularizers import BinaryEntropy, LogPartition, SignedEntropy
+from ..regularizers.base import ordinary
 from ..regularizers.simplex import is_categorical
 from .tables import TableEvidence
 
@@ -246,6 +247,18 @@ def check_mapping(what: str, mapping: object) -> None:
         raise ObservationError(
             f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
         )
+
+
+def ordinary_evidence(given: Given | None) -> Given:
+    """Evidence whose tensors autograd may save."""
+    check_mapping("evidence", given)
+    result: dict[str, Tensor | Partial] = {}
+    for name, x in (given or {}).items():
+        if isinstance(x, Partial):
+            result[name] = Partial(ordinary(x.value), ordinary(x.mask))
+        else:
+            result[name] = ordinary(x) if isinstance(x, Tensor) else x
+    return result
 
 
 def on_cpu(values: Mapping[str, _Evidence]) -> dict[str, _Evidence]:

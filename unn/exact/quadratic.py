@@ -140,13 +140,13 @@ def _quadratic_forms(
     graph: Declaration, pattern: Pattern, fixed: Mapping[str, Tensor], energies: int
 ) -> Quadratic:
     size, count = pattern.entries, 1 + pattern.probes
-    points = torch.zeros(energies * count, size, dtype=torch.float64)
-    directions = torch.zeros(count, size, dtype=torch.float64)
-    directions[1 + pattern.probe, torch.arange(size)] = 1
     differentiable = torch.is_grad_enabled() and any(
         x.requires_grad for x in (*graph.parameters(), *fixed.values())
     )
     with torch.inference_mode(False), torch.enable_grad():
+        points = torch.zeros(energies * count, size, dtype=torch.float64)
+        directions = torch.zeros(count, size, dtype=torch.float64)
+        directions[1 + pattern.probe, torch.arange(size)] = 1
         leaves = {name: x.requires_grad_() for name, x in split(points, pattern.shapes).items()}
         others = {
             name: x.double().expand(energies, *x.shape[1:]).repeat_interleave(count, 0)

@@ -304,6 +304,15 @@ def _query_on_cpu(
     nodes, plans = nodes_of(graph, sizes_with(graph, observed, sizes))
     model = ground(nodes, constants, plans)
     evidence = nodes.evidence(observed, scores)
+    # constants that no table reads have rows as well
+    sets = {len(x) for name, x in constants.items() if x.ndim > len(nodes.shapes[name])}
+    rows = max(sets, default=1)
+    if rows > 1 and model.batch == 1:
+        if len(evidence.values) not in (1, rows) or len(sets - {1}) > 1:
+            raise ObservationError(
+                f"constants and evidence have different batch sizes: {sorted({*sets, len(evidence.values)})}."
+            )
+        evidence = replace(evidence, values=evidence.values.expand(rows, -1))
     return nodes, model, with_counters(model, evidence)
 
 

@@ -52,8 +52,10 @@ def possible(partition: Tensor) -> Tensor:
 
 def gradient(program: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     """Detached gradient of the sum of a program's possible results, shape of ``scores``; 0 for the others."""
-    with torch.enable_grad():
-        leaf = scores.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = scores.detach()
+        # tensors that were made in inference mode cannot be saved
+        leaf = (leaf.clone() if leaf.is_inference() else leaf).requires_grad_()
         result = program(leaf)
         (derivative,) = torch.autograd.grad(torch.where(possible(result), result, 0).sum(), leaf)
     return derivative.detach()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -74,6 +75,14 @@ class Regularizer(ABC):
             "has no sample(); use Entropy, BinaryEntropy, SignedEntropy or SquaredNorm for variables to be "
             "sampled."
         )
+
+    def treats_nodes_alike(self, feature_axes: int) -> bool:
+        """Whether the value of a node does not depend on which node it is; always by default.
+
+        Args:
+            feature_axes: number of last axes that do not index nodes.
+        """
+        return True
 
     def conditional_sample(
         self,
@@ -241,10 +250,30 @@ def is_transformed(*tensors: Tensor) -> bool:
     return active or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
+@contextmanager
+def outer_forward_mode() -> Iterator[Callable[..., list[Any]]]:
+    """Propagate tangents of outer forward modes in the method ``jvp`` of an autograd function.
+
+    PyTorch calls it with forward mode disabled, so that the derivative of what it computes would be 0 in an
+    outer forward mode, silently.
+
+    Yields:
+        A function that takes the tangents of the present forward mode off tensors (None is left as it is);
+        those of outer ones stay.
+    """
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield lambda *tensors: [None if x is None else forward_ad.unpack_dual(x).primal for x in tensors]
+
+
 def merged(size: int, x: Tensor, dim: int | None) -> Tensor:
     """Merge the axis ``dim`` of a ``torch.func.vmap`` (None if x lacks it) into the batch axis, which is the
     first."""
     return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+
+def ordinary(x: Tensor) -> Tensor:
+    """A tensor that autograd may save: a copy of one that was made in inference mode."""
+    return x.clone() if x.is_inference() else x
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DerivativeError
-from .base import Regularizer, batch_sum, is_transformed, merged, tolerance
+from .base import Regularizer, batch_sum, is_transformed, merged, ordinary, tolerance
 
 _NOTHING = 1e-14
 """Lower bound of probabilities in the search for the scores of a point."""
@@ -44,8 +44,9 @@ class LogPartition(Regularizer):
             marginals: Tensor = torch.func.grad(lambda scores: self.conjugate(scores, mask).sum())(t)
             return marginals
         differentiable = torch.is_grad_enabled() and t.requires_grad
-        with torch.enable_grad():
-            leaf = t if differentiable else t.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = t if differentiable else ordinary(t.detach()).requires_grad_()
+            mask = None if mask is None else ordinary(mask)
             (x,) = torch.autograd.grad(self.conjugate(leaf, mask).sum(), leaf, create_graph=differentiable)
         return x
 
