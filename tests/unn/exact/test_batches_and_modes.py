@@ -87,7 +87,7 @@ def test_constraints_without_groups_allow_everything():
 
 @pytest.mark.parametrize(
     "mask",
-    [torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 3), torch.tensor(True), torch.ones(2, 3).bool()],
+    [torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 3), torch.tensor(True), torch.ones(2, 3).bool()],
 )
 def test_masks_that_do_not_fit_are_refused_of_continuous_variables_too(mask):
     g = unn.FactorGraph("line", n=3)
