@@ -119,19 +119,26 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         """Number of training steps before the present one."""
         if not self.training:
             return self.updates
-        version = sum(p._version for p in self.parameters())
+        version = self._version_of_weights()
         if version != self._counted:
             self._counted = version
             self.updates += 1
         return self.updates - 1
 
+    def _version_of_weights(self) -> int:
+        """A number that changes with the weights."""
+        return sum(p._version for p in self.parameters())
+
     def training_state(self) -> dict[str, Tensor]:
-        """The number of training steps."""
-        return {"updates": torch.tensor(self.updates)}
+        """The number of training steps, and whether the present weights have begun one, as those that a step
+        left as they were."""
+        has_begun = self._counted == self._version_of_weights()
+        return {"updates": torch.tensor(self.updates), "has_begun": torch.tensor(has_begun)}
 
     def load_training_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the number of training steps."""
+        """Restore the result of ``training_state``."""
         self.updates = int(state["updates"])
+        self._counted = self._version_of_weights() if bool(state.get("has_begun", False)) else None
 
     # -- traversals ------------------------------------------------------------------------------------------
 

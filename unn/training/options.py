@@ -32,8 +32,8 @@ class TrainingConfig:
         warmup: Share of the steps during which the learning rate is ramped up; 0 for none.
         clip: Largest norm of the gradient; 0 does not clip.
         skip: Norm of the gradient from which a step is skipped, and counted as ``skipped``; 0 skips none.
-        ema: Decay of the exponential moving average of the weights, which is then evaluated and saved; 0 for
-            none.
+        ema: Decay of the exponential moving average of the weights, which is then evaluated and saved, with
+            the present buffers; 0 for none.
         precision: Precision of arithmetic, by autocast; weights stay in float32.
         compile: Compile the loss with torch.compile.
         log_every: Number of steps between entries of the loss; 0 writes them at evaluations only.

@@ -533,3 +533,20 @@ def test_the_weight_of_the_divergence_counts_steps_and_not_losses():
         optimizer.step()
     model.eval().loss(values, {})
     assert model.updates == 3
+
+
+def test_a_step_that_changed_no_weight_is_begun_once_also_after_a_resumption():
+    options = unn.LatentOptions(width=8, keys=4, spatial_keys=4, divergence_warmup=10)
+    model, values = model_of(vectors(), options).train(), mixed_values(4)
+    model.loss(values, {})
+    resumed = model_of(vectors(), options).train()
+    resumed.load_state_dict(model.state_dict())
+    resumed.load_training_state(model.training_state())
+    for one in (model, resumed):
+        one.loss(values, {})
+    assert model.updates == resumed.updates == 1
+    with torch.no_grad():
+        for one in (model, resumed):
+            next(one.parameters()).mul_(2)
+            one.loss(values, {})
+    assert model.updates == resumed.updates == 2
