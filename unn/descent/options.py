@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import DeclarationError
-from ..ranges import check_choices, check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DescentOptions:
             "contraction": (self.contraction, 0, 1 - 1e-6),
         }
         check_ranges(where, ranges)
-        check_choices(where, self)
+        check_kinds(where, self)
         if self.round_losses == "every" and self.gradient_rounds:
             raise DeclarationError(
                 f"{where}: losses of every round differentiate all of them; leave out gradient_rounds."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_choices, check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RegressorOptions(NetworkSize):
             "dropout": (self.dropout, 0, 0.99),
         }
         check_ranges(where, ranges)
-        check_choices(where, self)
+        check_kinds(where, self)
         if self.width % self.heads or self.width % 2:
             raise ArgumentError(
                 f"{where}: the width must be even and a multiple of the heads, got width {self.width} and "
@@ -170,3 +170,4 @@ class VAEACOptions(NetworkSize):
             ArgumentError: for an option that is out of range, with its name.
         """
         check_ranges(where, {"width": (self.width, 1, 16384), "depth": (self.depth, 1, 10_000)})
+        check_kinds(where, self)

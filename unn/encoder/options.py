@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ArgumentError
-from ..ranges import check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class EncoderOptions:
             "dropout": (self.dropout, 0, 0.99),
         }
         check_ranges(where, ranges)
+        check_kinds(where, self)
         if self.width % self.heads or self.width % 2:
             raise ArgumentError(
                 f"{where}: the width must be even and a multiple of the heads, got width {self.width} and "

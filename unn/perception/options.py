@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ArgumentError
-from ..ranges import check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,6 @@ class PerceptionOptions:
             "solving_steps": (self.solving_steps, 1, 10**9),
         }
         check_ranges(where, ranges)
+        check_kinds(where, self)
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"{where}: dropout is a probability < 1, got {self.dropout}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_choices, check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RecurrentOptions:
             "labelled_share": (self.labelled_share, 0, 1),
         }
         check_ranges(where, ranges)
-        check_choices(where, self)
+        check_kinds(where, self)
         if self.width % self.heads:
             raise ArgumentError(
                 f"{where}: the width must be a multiple of the heads, got width {self.width} and "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_choices, check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SearchOptions:
             "coldest": (self.coldest, 1e-6, 1e6),
         }
         check_ranges(where, ranges)
-        check_choices(where, self)
+        check_kinds(where, self)
         if self.coldest > self.hottest:
             raise ArgumentError(
                 f"{where}: the temperature falls from the hottest to the coldest, got {self.hottest} and "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_choices, check_ranges
+from ..ranges import check_kinds, check_ranges
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SolverOptions:
             "decimate_every": (self.decimate_every, 0, 10**6),
         }
         check_ranges(where, ranges)
-        check_choices(where, self)
+        check_kinds(where, self)
         if self.width % 2:
             raise ArgumentError(f"{where}: the width must be even, got {self.width}.")
         if not 0 < self.leave <= 1:

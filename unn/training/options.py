@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_choices, check_whole
+from ..ranges import check_kinds
 from ..ranges import check_ranges as check_ranges
 
 
@@ -81,8 +81,7 @@ class TrainingConfig:
         Raises:
             ArgumentError: names the first option that is out of range, or of another kind.
         """
-        check_choices("training", self)
-        check_whole("training", self)
+        check_kinds("training", self)
         check_ranges(
             "training",
             {
