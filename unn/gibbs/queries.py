@@ -24,13 +24,9 @@ from ..errors import (
     whole_number,
 )
 from ..exact.mixed import continuous_variables
-from ..exact.nodes import has_states, is_structured
-from ..graph.arrays import Variable
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from ..regularizers import SignedEntropy
-from ..regularizers.simplex import is_categorical
 from .chains import Chains, check_evidence, is_unbatched, refusal
 from .diagnostics import bulk_size, effective_size, scale_reduction
 from .options import GibbsOptions
@@ -117,6 +113,8 @@ def sample(
     Args:
         graph: declaration whose factors have energies.
         given: evidence by variable, complete or partial, and values of constants, a row for each query.
+            Values of discrete variables need not be those that they take: the energy is that of grey pixels
+            or probabilities as they are.
         queries: number of queries; that of the rows of the evidence by default.
         sizes: sizes of the axes without a static size.
         lengths: lengths of ragged axes by axis, shape ``(queries,)``.
@@ -260,7 +258,7 @@ def start(
     for axis, length in (lengths or {}).items():
         check_length(axis, length, queries, torch.device("cpu"))
     try:
-        chains = Chains(
+        return Chains(
             graph,
             given,
             queries,
@@ -274,38 +272,6 @@ def start(
     except ObservationError:
         check_evidence(graph, given, queries, sizes, lengths or {})
         raise
-    for name, x in given.items():
-        if name in graph.variables:
-            _require_states(graph.variables[name], x, bool(lengths))
-    return chains
-
-
-def _require_states(variable: Variable, evidence: Tensor | Partial, is_padded: bool) -> None:
-    """Check that evidence of a discrete variable has values that it takes, one-hot ones of a category.
-
-    Raises:
-        ObservationError: for other values, such as probabilities.
-    """
-    if not (is_structured(variable) or has_states(variable)):
-        return
-    value = evidence.value if isinstance(evidence, Partial) else evidence
-    low = -1 if isinstance(variable.regularizer, SignedEntropy) else 0
-    # the values of padding are not looked at, and may be 0
-    fits = (value == 1) | (value == low) | ((value == 0) & is_padded)
-    wanted = f"{low} or 1"
-    if is_categorical(variable.regularizer, variable.axes, variable.feature_axes):
-        features = tuple(range(value.ndim - len(variable.feature_axes), value.ndim))
-        ones = (value == 1).sum(features, keepdim=True)
-        fits = fits & ((ones == 1) | ((ones == 0) & is_padded))
-        wanted = "one-hot"
-    if isinstance(evidence, Partial):
-        fits = fits | ~_mask_like(evidence.mask, value)
-    if not bool(fits.all()):
-        row = int((~fits.flatten(1).all(1)).nonzero()[0])
-        raise ObservationError(
-            f"variable {variable.name!r} given: chains condition on values that it takes, {wanted}, and "
-            f"batch element {row} has others; draw them, or leave them out."
-        )
 
 
 def require_bounded(graph: Declaration, given: Given) -> None:

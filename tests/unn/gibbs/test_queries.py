@@ -501,40 +501,12 @@ def test_evidence_that_does_not_fit_is_refused():
         sample(g, {"S": torch.ones(2, 3)}, queries=3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("S", torch.full((2, 3), 0.5), "-1 or 1"),
-        ("S", torch.zeros(2, 3), "-1 or 1"),
-        ("B", torch.full((2, 3), 0.5), "0 or 1"),
-        ("X", torch.full((2, 3, 3), 1 / 3), "one-hot"),
-        ("X", 0.4 - 0.2 * torch.eye(3).expand(2, 3, 3), "one-hot"),
-    ],
-)
-def test_chains_condition_on_states_and_refuse_probabilities(name, value, wanted):
-    options = GibbsOptions(chains=2, burn_in=1, chain_draws=1)
-    state = torch.eye(3).expand(2, 3, 3) if name == "X" else torch.ones(2, 3)
-    mixed = torch.cat([state[:1], value[1:]])
-    mask = torch.tensor([True, False, True]).expand(2, 3)
-    for evidence in (mixed, unn.Partial(mixed, mask)):
-        with pytest.raises(ObservationError, match=says(f"{name!r} given", wanted, "element 1")):
-            sample(machine(), {name: evidence}, options=options)
-    # what the mask leaves open may be anything
-    hidden = mask.clone()
-    hidden[1] = False
-    drawn = sample(machine(), {name: unn.Partial(mixed, hidden)}, options=options, generator=seeded())
-    assert torch.equal(drawn[name][0, 0, 0, [0, 2]], state[0, [0, 2]])
-
-
-def test_padding_of_given_states_may_be_zero():
-    g = unn.FactorGraph("ragged", k=2)
-    x, s = g.variable("X", "n | k", unn.Entropy()), g.variable("S", "n", unn.SignedEntropy())
-    g.factor(Multilinear(x["i a"], g.parameter("w", "k")["a"], s["i"]))
-    value = torch.eye(2)[torch.tensor([[0, 1, 0], [1, 0, 0]])]
-    value[1, 1:] = 0
-    options = GibbsOptions(chains=2, burn_in=1, chain_draws=1)
-    drawn = sample(randomised(g, 0), {"X": value}, lengths={"n": torch.tensor([3, 1])}, options=options)
-    assert torch.equal(drawn["X"][:, 0, 0], value)
+def test_values_between_those_of_a_discrete_variable_condition_by_their_energy():
+    # a grey pixel pulls its neighbours by what it is, not by what it may be rounded to
+    grey, mask = torch.full((1, 1, 3), 0.5), torch.tensor([[[True, False, True]]])
+    answer = marginals(grid(1, 3), {"S": unn.Partial(grey, mask)}, options=MANY, generator=seeded())
+    assert float(answer["S"][0, 0, 1]) == pytest.approx(math.tanh(0.4 * (0.5 + 0.5) + 0.1), abs=0.02)
+    assert float(answer["S"][0, 0, 0]) == 0.5
 
 
 def test_messages_about_evidence_count_queries_and_not_chains():
