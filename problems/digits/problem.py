@@ -329,8 +329,10 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         from .network import accuracy, prototypes, recognise
 
         make_folder(folder)
+        # images this small gain nothing from more threads, which wait for one another beside other programs
         config: Any = self.config_for("descent")(
-            model=DescentOptions(dropout=0.3), training=TrainingConfig(epochs=30, batch=64, rate=2e-3)
+            model=DescentOptions(dropout=0.3),
+            training=TrainingConfig(epochs=30, batch=64, rate=2e-3, threads=1),
         )
         digits = load_digits(config.data)
         # well under a minute on two cores
