@@ -283,10 +283,8 @@ def _check_options(what: str, indices: Tensor, options: int) -> None:
 
 
 def _check_probabilities(where: str, numbers: Tensor) -> None:
-    if not len(numbers) or bool((~((numbers >= 0) & (numbers <= 1))).any()):
-        raise ObservationError(f"{where} needs at least one number, all in [0, 1], got {_shown(numbers)}.")
-
-
-def _shown(numbers: Tensor) -> str:
+    # written so that NaN counts
     bad = numbers[~((numbers >= 0) & (numbers <= 1))]
-    return f"{float(bad[0]):g} among {len(numbers)}" if len(bad) else "none"
+    if len(bad) or not len(numbers):
+        shown = f"{float(bad[0]):g} among {len(numbers)}" if len(bad) else "none"
+        raise ObservationError(f"{where} needs at least one number, all in [0, 1], got {shown}.")

@@ -133,23 +133,18 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
         with outer_forward_mode() as primals:
-            return _Derivative._along(ctx, primals(*ctx.saved_tensors), primals(*tangents[3:]))
-
-    @staticmethod
-    def _along(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor | None:
-        """The derivative in the directions of the tangents."""
-        exists, scores, *directions = saved
-        by_scores, *by_directions = tangents
-        lists = [] if by_scores is None else [(*directions, by_scores)]
-        lists += [
-            (*directions[:k], tangent, *directions[k + 1 :])
-            for k, tangent in enumerate(by_directions)
-            if tangent is not None
-        ]
-        terms = [
-            _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, *along) for along in lists
-        ]
-        return torch.stack(terms).sum(0) if terms else None
+            exists, scores, *directions = primals(*ctx.saved_tensors)
+            by_scores, *by_directions = primals(*tangents[3:])
+            lists = [] if by_scores is None else [(*directions, by_scores)]
+            lists += [
+                (*directions[:k], tangent, *directions[k + 1 :])
+                for k, tangent in enumerate(by_directions)
+                if tangent is not None
+            ]
+            terms = [
+                _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, *along) for along in lists
+            ]
+            return torch.stack(terms).sum(0) if terms else None
 
     @staticmethod
     def vmap(

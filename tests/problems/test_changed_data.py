@@ -232,22 +232,20 @@ def test_tables_are_not_resumed_on_a_changed_copy_of_their_file(capsys, tmp_path
     model.write_text(
         "network n { }\nvariable a { type discrete [ 2 ] { y, n }; }\nprobability ( a ) { table 0.9, 0.1; }\n"
     )
-    small = [
+    folder = tmp_path / "run"
+    train = [
+        "train",
+        "tables",
+        "--file",
+        str(model),
+        "--engine",
+        "encoder",
+        "--folder",
+        str(folder),
         "--steps",
         "2",
-        "--evaluate-every",
-        "2",
-        "--width",
-        "8",
-        "--blocks",
-        "1",
-        "--hidden",
-        "8",
-        "--quiet",
     ]
-    folder = tmp_path / "run"
-    train = ["train", "tables", "--file", str(model), "--engine", "encoder", "--folder", str(folder), *small]
-    assert main(train) == 0
+    assert main([*train, "--quiet"]) == 0
     assert main(["resume", str(folder), "--steps", "3", "--quiet"]) == 0
     copy = folder / "net.bif"
     copy.write_text(copy.read_text().replace("0.9, 0.1", "0.1, 0.9"))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..noise import gumbel_argmax, uniform
+from ..regularizers.base import ordinary
 
 NEVER = -1e300
 """Represents -inf, so that differences are not NaN; in float64 no sum of float32 scores comes near it."""
@@ -53,9 +54,7 @@ def possible(partition: Tensor) -> Tensor:
 def gradient(program: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     """Detached gradient of the sum of a program's possible results, shape of ``scores``; 0 for the others."""
     with torch.inference_mode(False), torch.enable_grad():
-        leaf = scores.detach()
-        # tensors that were made in inference mode cannot be saved
-        leaf = (leaf.clone() if leaf.is_inference() else leaf).requires_grad_()
+        leaf = ordinary(scores.detach()).requires_grad_()
         result = program(leaf)
         (derivative,) = torch.autograd.grad(torch.where(possible(result), result, 0).sum(), leaf)
     return derivative.detach()
