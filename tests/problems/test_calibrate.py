@@ -101,6 +101,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_runs_of_all_engines_are_scored_on_the_same_queries(runs, capsys, tmp_path):
     folders = [runs / name for name in ("exact", "belief", "denoiser")]
     options = ["--count", 16, "--draws", 20, "--draw", tmp_path / "reliability.png"]
@@ -129,6 +130,7 @@ def test_what_cannot_be_compared_is_refused_by_name(runs, capsys, tmp_path):
     assert "not that of its declaration" in refused(capsys, "calibrate", tmp_path / "hopfield")
 
 
+@pytest.mark.slow
 def test_a_problem_is_calibrated_by_training_its_engines_once(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["calibrate", "tables", "--engines", "exact", "belief", "--count", 8, "--json"]

@@ -140,6 +140,7 @@ def test_a_run_from_before_data_had_checksums_is_resumed(parser, tmp_path):
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_digits_are_not_resumed_on_changed_files_of_mnist(capsys, tmp_path, monkeypatch, number):
     def files(compressed=False):
@@ -227,6 +228,7 @@ def test_checksums_tell_types_shapes_numbers_and_order_apart():
     assert len({runs.text_digest(lines) for lines in texts}) == len(texts)
 
 
+@pytest.mark.slow
 def test_tables_are_not_resumed_on_a_changed_copy_of_their_file(capsys, tmp_path):
     model = tmp_path / "net.bif"
     model.write_text(

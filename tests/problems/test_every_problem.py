@@ -337,6 +337,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", VARIANTS)
 def test_all_options_of_the_model_train_evaluate_and_sample(capsys, tmp_path, command, undrawn):
     name, *options = command.split()

@@ -146,6 +146,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         assert set(re.findall(r"unn (\w+)", message)) == {"sample", "solve"}.intersection(answers)
 
 
+@pytest.mark.slow
 def test_all_problems_are_listed_and_the_matrix_is_printed_with_the_reasons():
     answer = problems()
     text, data = "\n".join(answer.lines), answer.data

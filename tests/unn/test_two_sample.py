@@ -16,6 +16,7 @@ def normal(seed, count=400, shift=0.0, scale=1.0, d=2):
     return shift + scale * torch.randn(count, d, generator=generator, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier", ["forest", "perceptron"])
 def test_equal_distributions_cannot_be_told_apart_and_others_can(classifier):
     x = normal(0)

@@ -58,8 +58,18 @@ def prepare_query(
 
     Raises:
         ObservationError: for evidence that does not fit the model.
+        ArgumentError: for arguments that are no tables, table evidence or options.
     """
+    if not isinstance(model, TableModel):
+        raise ArgumentError(
+            f"exact: inference on tables needs a TableModel, got {type(model).__name__}. A model file has "
+            "one as file.model; a declared graph is answered by unn.exact.marginals(graph, ...)."
+        )
     evidence = TableEvidence.of(model) if evidence is None else evidence
+    if not isinstance(evidence, TableEvidence):
+        raise ArgumentError(
+            f"exact: evidence on tables must be TableEvidence, got {type(evidence).__name__}."
+        )
     evidence.check(model)
     options = ExactOptions() if options is None else options
     if not isinstance(options, ExactOptions):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..descent.checks import check_generator
-from ..errors import ArgumentError, InferenceError, is_whole, suggest
+from ..errors import ArgumentError, InferenceError, is_whole, suggest, whole_number
 from .backtrack import assign, choices, drawn, most_probable
 from .beliefs import beliefs_of, contract_logs, contract_tables, leaf_readings
 from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, prepare_query
@@ -285,8 +285,10 @@ def sample(
         ObservationError: for evidence that does not fit the model.
         InferenceError: for a model beyond the limits, evidence of probability zero, or a seed instead of a
             generator.
+        ArgumentError: for a number of samples that is no whole number from 0 on.
     """
     check_generator(generator)
+    whole_number("exact: count", count, 0, ArgumentError)
     evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = chunks_of(model, evidence, options, batch, reduced)
@@ -357,13 +359,11 @@ def mean_surprise(name: str, total: Tensor, joint: Tensor) -> Tensor:
 def cost(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Cost:
-    """The cost of a query; arguments and errors as for ``log_partition``, but nothing is refused.
+    """The cost of a query; arguments and errors as for ``log_partition``, but no model is beyond limits.
 
     Of a model that is lifted it is the cost of the model of histograms.
     """
-    evidence = TableEvidence.of(model) if evidence is None else evidence
-    evidence.check(model)
-    options = ExactOptions() if options is None else options
+    evidence, options, _ = prepare_query(model, evidence, options)
     if is_worth_lifting(model):
         first = evidence.rows(torch.tensor([0]))
         reduced, states = remaining_tables(model, first)

@@ -63,6 +63,7 @@ def test_no_update_raises_the_energy_for_weights_of_any_size(seed, init, heads, 
     assert (energy.diff(dim=0) <= 1e-10 * (1 + energy[1:].abs())).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [None, 0.1, 10.0])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_rounds_reach_a_fixed_point_that_a_further_round_does_not_change(init, heads):

@@ -215,6 +215,7 @@ def test_fused_has_second_derivatives():
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fused_compiles_without_graph_breaks():
     torch._dynamo.reset()
     _, attention = declared(True, init=0.2, heads=2, mask=BAND)

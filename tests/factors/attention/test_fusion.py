@@ -167,6 +167,7 @@ class Seen:
         self.value = random(BATCH, N, WIDTH, seed=seed).requires_grad_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
 @pytest.mark.parametrize("part", PARTS)

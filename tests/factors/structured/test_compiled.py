@@ -16,6 +16,7 @@ STRUCTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_gradients_through_compiled_marginals_are_those_of_eager_ones(name):
     make, shape = STRUCTURES[name]

@@ -230,6 +230,7 @@ def test_every_sum_and_maximum_is_that_of_all_structures(kind, n, scale, forbid,
     assert any(torch.equal(drawn, x) for x in structures) and not (t[drawn > 0] == -torch.inf).any()
 
 
+@pytest.mark.slow
 @KINDS
 @given(
     scale=st.sampled_from([1.0, 30.0, 1000.0]),

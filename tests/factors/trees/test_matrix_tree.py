@@ -315,6 +315,7 @@ def hard_scores(kind, strength, batch, n, generator):
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [3.0, 10.0, 20.0, 40.0])
 @pytest.mark.parametrize(
     "kind",

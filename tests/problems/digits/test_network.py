@@ -137,6 +137,7 @@ def test_training_is_deterministic_under_its_seed(trained):
     assert other[0]["loss"] != trained[1][0]["loss"]
 
 
+@pytest.mark.slow
 def test_training_on_moved_images_leaves_the_test_images_where_they_are_and_is_deterministic(trained):
     moved = replace(SMALL, translate=1, training=replace(SMALL.training, epochs=1))
     network, history = train(moved)
@@ -165,6 +166,7 @@ def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
     assert recognise(network, digits, drawn).network >= 8
 
 
+@pytest.mark.slow
 def test_prototypes_are_drawn_and_read_with_the_rounds_of_training_or_those_asked_for_alone(
     tmp_path, capsys, monkeypatch
 ):

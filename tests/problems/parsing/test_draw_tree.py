@@ -176,6 +176,7 @@ def test_arcs_of_one_projective_tree_do_not_cross():
         assert not left < start < right < end
 
 
+@pytest.mark.slow
 def test_a_picture_grows_with_the_sentence_up_to_200_words():
     widths = []
     for n in (1, 20, 200):
@@ -249,6 +250,7 @@ def test_the_weights_of_arcs_may_be_taken_from_the_marginals():
     assert [patch.get_alpha() for patch in one] == [patch.get_alpha() for patch in other]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -291,6 +293,7 @@ def test_the_cells_of_gold_arcs_are_outlined():
     assert not draw_marginals(probabilities(6), SENTENCE).axes[0].patches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 6, 40, 90, 200])
 def test_names_in_a_heat_map_never_meet_and_nothing_is_cut_off(n):
     figure = draw_marginals(probabilities(n), words_of(n), gold=[0, *range(1, n)])
@@ -512,6 +515,7 @@ def test_gold_heads_that_are_no_tree_and_names_of_themes_are_refused():
 # -- files ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_tree_drawn_twice_gives_the_same_file(tmp_path, ending, monkeypatch):
     # matplotlib writes the time and random names of clips into SVG unless told not to

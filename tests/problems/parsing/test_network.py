@@ -249,6 +249,7 @@ def test_every_width_is_one_that_both_encoders_have_or_is_refused(language, enco
     assert network.scores(task.reader.batch(tokens("the cat")), torch.tensor([2]))[0].shape == (1, 3, width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tags", "labels", "characters"), list(product([False, True], repeat=3)))
 def test_every_choice_of_inputs_and_outputs_trains_and_parses(language, tags, labels, characters):
     config = replace(

@@ -656,6 +656,7 @@ def config_of(folder, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_parser_on_a_folder_learns_and_trains_its_encoder(folders, kind):
     treebanks = Treebanks(generated_treebank(60, 0), generated_treebank(20, 1), None)

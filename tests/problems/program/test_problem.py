@@ -114,6 +114,7 @@ def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path
     assert names == [{"A", "R", "C", "E"}, {"A", "Q", "C", "E"}]
 
 
+@pytest.mark.slow
 def test_a_run_from_before_programs_were_copied_opens_where_the_program_is(
     program, tmp_path, capsys, monkeypatch
 ):
@@ -207,6 +208,7 @@ def test_rows_of_a_file_are_evidence_of_one_sample_each(tmp_path, capsys):
     assert "2 batch elements are given" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_from_before_plates_opens(tmp_path, capsys):
     file, folder = tmp_path / "model.py", tmp_path / "run"
     file.write_text(MODEL)
@@ -229,6 +231,7 @@ def computed(t):
 """
 
 
+@pytest.mark.slow
 def test_programs_with_computed_variables_are_measured_against_their_posteriors(tmp_path, capsys):
     file, folder = tmp_path / "computed.py", str(tmp_path / "run")
     file.write_text(COMPUTED)

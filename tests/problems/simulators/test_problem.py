@@ -66,6 +66,7 @@ def test_coverage_needs_no_reference_and_all_measures_are_drawn(tmp_path, capsys
     assert (tmp_path / "measures.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_many_samples_are_drawn_as_a_distribution_and_few_one_by_one(tmp_path, monkeypatch):
     import unn.draw.corner as corner
 
@@ -133,6 +134,7 @@ def test_simulations_with_plates_are_drawn_once_and_used_in_part():
     assert problem._simulations(options)[0] is problem._simulations(options)[0]
 
 
+@pytest.mark.slow
 def test_runs_are_compared_on_the_same_queries(tmp_path, capsys):
     folders = [str(tmp_path / f"run-{seed}") for seed in (0, 1)]
     for seed, folder in enumerate(folders):

@@ -87,6 +87,7 @@ def test_a_folder_that_changed_since_the_run_was_made_is_named(capsys, tmp_path)
     assert "training images" in refused(capsys, "resume", run, "--steps", "3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
 def test_a_folder_of_images_is_learned_as_levels(mode, channels, tmp_path, capsys):
     save(tmp_path / "images", mode=mode)
@@ -164,6 +165,7 @@ def test_options_that_do_not_fit_are_refused(capsys, tmp_path):
     assert "layers" in refused(capsys, "train", "vae", "--layers", "0", "--quiet")
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(capsys, tmp_path):
     run = tmp_path / "run"
     printed(capsys, "train", "vae", "--layers", "2", "--steps", "3", "--batch", "8", *SMALL, "--folder", run)
@@ -196,6 +198,7 @@ def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(ca
     assert "x" in refused(capsys, "sample", run, "--given", "x=1,0")
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_ends_with_the_numbers_of_one_that_does_not(tmp_path):
     problem, config = config_of(layers=2)
     training = TrainingConfig(

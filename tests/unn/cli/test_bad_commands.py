@@ -401,6 +401,7 @@ def test_other_processes_of_a_training_print_nothing(capsys, monkeypatch):
 # -- what is missing or misspelt -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only", ["NONSENSE", "core mlp", "sudoku 16x16, batch 4"])
 def test_benchmarks_without_a_case_of_that_name_are_an_error_that_lists_the_cases(capsys, monkeypatch, only):
     from tests.benchmarks import attention, core, undirected_attention

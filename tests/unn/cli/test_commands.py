@@ -84,6 +84,7 @@ WITHOUT_TORCH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", WITHOUT_TORCH, ids=" ".join)
 def test_arguments_are_read_without_importing_torch(arguments):
     script = f"""
@@ -127,6 +128,7 @@ def test_options_of_a_problem_are_those_of_its_dataclasses():
     assert command.config.training.batch == 64 and command.folder is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_words_complete_for_every_command_and_option(capsys, shell):
     with pytest.raises(SystemExit) as stop:

@@ -49,6 +49,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", MODELS)
 @pytest.mark.parametrize("learned", [True, False], ids=["parameters", "constants"])
 @pytest.mark.parametrize("query", QUERIES)

@@ -80,6 +80,7 @@ def test_reading_values_is_noticed_where_waiting_is_forbidden(read):
 # -- the engine on it ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_inference_is_the_same_elsewhere(name):
     case = make(name)
@@ -88,6 +89,7 @@ def test_inference_is_the_same_elsewhere(name):
         close(results(case.to(DEVICE).infer()), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_unrolled_gradients_are_the_same_elsewhere(name):
     case = make(name)

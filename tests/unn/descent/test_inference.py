@@ -408,6 +408,7 @@ def test_unrolled_takes_several_inputs_and_returns_several_outputs():
     assert sorted(n for n, _ in net.named_parameters()) == ["declaration.V", "declaration.W", "declaration.b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [["H", "Y"], unn.ForwardBackward(["H", "Y"])])
 def test_fixed_schedules_compile_without_graph_breaks(order):
     torch._dynamo.reset()
@@ -421,6 +422,7 @@ def test_fixed_schedules_compile_without_graph_breaks(order):
     assert g.W.grad is not None and g.W.grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_convolutional_and_attention_networks_compile_without_graph_breaks():
     torch._dynamo.reset()
     torch.manual_seed(0)

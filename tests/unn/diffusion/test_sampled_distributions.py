@@ -186,6 +186,7 @@ EVERY_SPACING = pytest.mark.parametrize("spacing", ["log-snr", "schedule", "rest
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 
 
+@pytest.mark.slow
 @EVERY_SPACING
 @EVERY_SAMPLER
 def test_deviations_converge_with_every_sampler_and_spacing(sampler, spacing):
@@ -213,6 +214,7 @@ def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacin
     assert float((samples < 0).float().mean()) == pytest.approx(0.1, abs=bias + 3 * math.sqrt(0.09 / 4000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__
 )

@@ -67,6 +67,7 @@ DATA = {
 }
 
 
+@pytest.mark.slow
 @EVERY_SAMPLER
 @pytest.mark.parametrize("name", DATA)
 def test_gaussian_data_are_sampled_with_their_mean_and_covariance(sampler, name):
@@ -103,6 +104,7 @@ def variance_of(sampler, variance, levels):
     return float((ends**2).sum())
 
 
+@pytest.mark.slow
 @EVERY_SAMPLER
 @pytest.mark.parametrize("variance", [0.25, 1.0, 4.0])
 def test_the_variance_of_samples_converges_at_the_order_of_the_sampler(sampler, variance):
@@ -127,6 +129,7 @@ def test_twenty_steps_of_churn_keep_nine_tenths_of_the_deviation_of_gaussian_dat
     assert deviation == pytest.approx(0.911, abs=0.001)
 
 
+@pytest.mark.slow
 @EVERY_SAMPLER
 @pytest.mark.parametrize(
     "schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__

@@ -159,6 +159,7 @@ def test_notebooks_can_show_a_picture():
     assert draw_graph(sudoku())._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @THEMES
 def test_every_text_and_line_of_every_picture_can_be_read(theme):
     for kind, figure in gallery(theme).items():
@@ -170,6 +171,7 @@ def test_every_text_and_line_of_every_picture_can_be_read(theme):
         assert all(contrast(theme.background, line.get_color()) >= 3 for line in lines), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dark_background", "ggplot"])
 def test_pictures_look_the_same_whatever_the_style_of_the_session(style):
     def colours() -> list[object]:

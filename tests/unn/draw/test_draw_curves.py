@@ -58,6 +58,7 @@ def test_terms_of_a_graph_add_up_to_its_energy():
     assert drawn == pytest.approx([float(g.energy(value).mean()) for value in values], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 6, 7, 8, 30])
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_the_terms_that_change_most_have_colours_and_the_others_are_one_faint_crowd(count, theme):
@@ -181,6 +182,7 @@ def test_what_is_no_number_is_no_metric():
     assert len(figure.legends[0].get_texts()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "metrics"), [(1, 1), (2, 2), (3, 4), (10, 5), (10, 12), (26, 1)])
 @pytest.mark.filterwarnings("error")
 def test_panels_titles_and_names_of_runs_never_meet(runs, metrics):

@@ -259,6 +259,7 @@ def test_one_head_needs_no_title():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(1, 1), (9, 9), (1, 60), (100, 100), (1, 3, 3), (2, 40, 7), (5, 7, 40), (8, 12, 12), (13, 2, 2)]
 )

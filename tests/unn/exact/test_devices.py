@@ -133,6 +133,7 @@ def compare_queries(model, evidence, options):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(models(), st.data())
 def test_tables_are_multiplied_on_the_device_of_their_model_with_the_answers_of_the_cpu(model, data):

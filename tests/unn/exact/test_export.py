@@ -56,6 +56,7 @@ def random_file(seed: int, zeros: float) -> ModelFile:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_the_model_of_a_graph_has_its_log_partition_and_its_marginals(seed: int) -> None:

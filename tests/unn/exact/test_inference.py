@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from support.table_models import (
 from unn.errors import ArgumentError, InferenceError, ObservationError
 from unn.exact import inference
 from unn.exact.conditioning import conditions_of
+from unn.exact.files import ModelFile
 from unn.exact.options import ExactOptions
 from unn.exact.reduction import reduce
 from unn.exact.tables import Family, TableEvidence, TableModel
@@ -444,6 +446,26 @@ def test_an_unknown_semiring_and_a_k_below_one_are_refused():
     for k in (0, 1.5, True):
         with pytest.raises(ArgumentError, match="whole number"):
             inference.k_best(model, k)
+
+
+@pytest.mark.parametrize(
+    "query", ["log_partition", "marginals", "entropy", "table_marginals", "best_values", "cost"]
+)
+def test_arguments_that_are_no_tables_are_refused_with_what_has_them(query):
+    weights = (np.ones((2, 2)),)
+    file = ModelFile("MARKOV", ("a", "b"), (("0", "1"),) * 2, ((0, 1),), weights)
+    with pytest.raises(ArgumentError, match=r"needs a TableModel, got ModelFile.*file\.model"):
+        getattr(inference, query)(file)
+    with pytest.raises(ArgumentError, match="evidence on tables must be TableEvidence, got dict"):
+        getattr(inference, query)(file.model, {0: 1})
+    getattr(inference, query)(file.model, TableEvidence.of(file.model, {0: 1}))
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, {0: 1}])
+def test_numbers_of_samples_that_are_none_are_refused(count):
+    model = random_model(torch.Generator(), [2, 2], [(0, 1)])
+    with pytest.raises(ArgumentError, match="count must be a whole number"):
+        inference.sample(model, count)
 
 
 def test_a_seed_instead_of_a_generator_is_refused_with_what_to_write():

@@ -39,6 +39,7 @@ def relations(people: int, places: int, seed: int, zeros: float = 0.0, states: i
     return TableModel(sizes, families, tuple(f"v{k}" for k in range(len(sizes))), "relations")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(2, 4), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.15]), st.booleans()

@@ -51,6 +51,7 @@ def examples():
     return g, unn.exact.sample(g, count=4000, generator=seeded(1))["S"][0].float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learning", ["likelihood", "pseudolikelihood", "persistent", "contrastive", "energy-discrepancy"]
 )
@@ -132,6 +133,7 @@ def normal_graph():
     return g
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", ["score-matching", "energy-discrepancy", "likelihood"])
 def test_real_losses_recover_a_normal_distribution(learning):
     a, b = torch.tensor([[0.4, -0.2], [0.1, 0.3]]), torch.tensor([0.5, -0.3])
@@ -305,6 +307,7 @@ def test_chains_keep_the_mean_of_the_step_sizes_of_their_adaptation():
     assert 0.7 < float(accepted.mean()) < 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", ["persistent", "contrastive"])
 def test_narrow_real_variables_are_learned_by_chains(learning):
     width = 1 / math.sqrt(501)

@@ -110,6 +110,7 @@ def problems(draw, regularizers=ALL):
     return g, fixed, [name for name in names if name not in observed], seed
 
 
+@pytest.mark.slow
 @given(problems())
 @settings(max_examples=30, deadline=None)
 def test_energies_that_are_called_bounded_stay_above_a_bound(problem):

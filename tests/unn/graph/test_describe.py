@@ -328,6 +328,7 @@ def test_draw_marks_factors_without_energy():
     assert dashed == ["B who $asks$ #1", "C_with_a_long_name who $asks$ #1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "declare", [*ALL[:3], *(lambda n=n, s=s: random_graph(n, s) for n in (3, 12, 20, 30) for s in range(2))]
 )

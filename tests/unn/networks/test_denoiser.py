@@ -167,6 +167,7 @@ def changed_nodes(net, frame, given, node, observed_too=False):
     return changed.index_put((frame.node_of_number[change],), torch.tensor(True))
 
 
+@pytest.mark.slow
 @EVERY_GRAPH
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("structure", ["graph", "directed"])

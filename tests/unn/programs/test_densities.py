@@ -437,6 +437,7 @@ def test_rounded_draws_of_a_point_mass_in_a_mixture_keep_their_infinite_density(
     assert torch.equal(traced.log_prob(draws) == torch.inf, is_spike)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_evidence_at_a_point_mass_has_its_component(dtype):
     def program(t):

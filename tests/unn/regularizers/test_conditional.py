@@ -27,6 +27,7 @@ LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 2.0])
 @pytest.mark.parametrize("score", [-3.0, 0.0, 0.4, 5.0])

@@ -90,6 +90,7 @@ MASKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("regularizer", "shape"), MASKED, ids=repr)
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, 0.0, 1.0])
 def test_whatever_stands_in_padding_changes_neither_values_nor_losses_nor_their_gradients(

@@ -93,6 +93,7 @@ def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, probl
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_options_that_change_no_number_can_be_changed_by_hand(made, tmp_path, name):
     shutil.copytree(made / "pictures", tmp_path / "run")
@@ -158,6 +159,7 @@ class Stopping(ToyTask):
         return super().loss(network, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, 3, 12], ids=["finished", "stopped before a checkpoint", "stopped"])
 @pytest.mark.parametrize("change", [{"epochs": 7}, {"steps": 40}], ids=str)
 @pytest.mark.parametrize("patience", [0, 50])

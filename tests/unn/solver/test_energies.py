@@ -62,6 +62,7 @@ def readings(count, generator):
     return {"active": active, "reading": 100 + 20 * active + noise}
 
 
+@pytest.mark.slow
 def test_a_short_training_finds_most_optimal_assignments_from_real_gains():
     torch.manual_seed(0)
     model = Solver(assignment(), OPTIONS, {})

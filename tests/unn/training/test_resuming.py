@@ -373,6 +373,7 @@ def hold(folder, ready, release):
         release.wait(60)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_run_are_refused_until_the_first_has_ended(processes, tmp_path):
     ready, release = processes.Event(), processes.Event()
     process = processes.Process(target=hold, args=(tmp_path, ready, release))

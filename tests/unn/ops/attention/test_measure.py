@@ -302,6 +302,7 @@ def test_tiny_problems_are_not_measured(trials):
     assert not trials
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_compiled_attention_is_not_measured(trials):
     mask, inputs = large(gradients=False)
