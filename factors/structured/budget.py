@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -52,7 +53,6 @@ class Budget(AlongAxis, LogPartition):
             hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
             raise DeclarationError(f"Budget needs a whole number k >= 1, got {k!r}.{hint}")
         self.k = k
-        self._allowed: Tensor | None = None
         self._required: Tensor | None = None
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
@@ -218,9 +218,11 @@ class Budget(AlongAxis, LogPartition):
             return None
         return self._required.movedim(self.dim, -1).flatten(0, -2)
 
-    def _expand(self, t: Tensor) -> Tensor:
-        """Expand scores to the batch size of the evidence."""
-        return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
+    def _of_elements(self, elements: Tensor) -> Self:
+        own = super()._of_elements(elements)
+        if own is not self and self._required is not None:
+            own._required = self._required[elements.to(self._required.device)]
+        return own
 
     def _back(self, rows: Tensor, like: Tensor) -> Tensor:
         """Restore the shape and dtype of ``like``."""

@@ -87,7 +87,6 @@ class Structured(LogPartition):
         self.distribution = distribution
         self.multiroot = bool(multiroot)
         self._recursion = _recursion(distribution, self.multiroot)
-        self._allowed: Tensor | None = None
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return axes[-self._recursion.event :]
@@ -116,10 +115,6 @@ class Structured(LogPartition):
         scores, sizes = self._flat(t, mask)
         each = self._each(scores, sizes, log_sum)
         return torch.where(possible(each), each, -torch.inf).view(len(t), -1).sum(1).to(t.dtype)
-
-    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        # scores may have batch size 1 while the evidence differs between batch elements
-        return super().mirror(self._expand(t), mask)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best structure, entries 0 and 1, shape of ``t``.
@@ -228,10 +223,6 @@ class Structured(LogPartition):
                 "two neighbouring ones contradict each other, or all of a position are forbidden."
             )
         return own
-
-    def _expand(self, t: Tensor) -> Tensor:
-        """Expand scores to the batch size of the evidence."""
-        return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
 
     def _possible_scores(self, t: Tensor) -> Tensor:
         """Scores with -inf where the evidence forbids an entry."""

@@ -56,7 +56,6 @@ class TreeEntropy(LogPartition):
             )
         self.single_root = bool(single_root)
         self.layout = layout
-        self._allowed: Tensor | None = None
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return axes[-2:]
@@ -74,10 +73,12 @@ class TreeEntropy(LogPartition):
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-partition, summed over axes before the last two; -inf where no tree is possible."""
+        t = self._expand(t)
         packed, exists = self._packed(t, mask)
         return solve_unchecked(packed, exists, self.single_root)[0].view(len(t), -1).sum(1)
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        t = self._expand(t)
         packed, exists = self._packed(t, mask)
         return self._unpacked(solve_unchecked(packed, exists, self.single_root)[1], t)
 
@@ -86,6 +87,7 @@ class TreeEntropy(LogPartition):
 
         Exact: each modifier has one head, and a unit of flow from the root reaches it (Edmonds, 1967).
         """
+        x = self._expand(x)
         slack = tolerance(x.dtype)
         packed, exists = self._packed(torch.nan_to_num(x.detach(), -1.0).double(), mask, absent=0.0)
         n = packed.shape[-1]
@@ -110,8 +112,9 @@ class TreeEntropy(LogPartition):
         corner = ((x == 0) | (x == 1)).flatten(1).all(1)
         psi, dual = torch.where(self.contains(x, mask), 0.0, torch.inf).to(x.dtype), torch.zeros_like(x)
         if not bool(corner.all()):
-            own = None if mask is None else mask.expand(x.shape)[~corner]
-            psi[~corner], dual[~corner] = super()._supremum(x[~corner], own)
+            within = None if mask is None else mask.expand(x.shape)[~corner]
+            own = self._of_elements(~corner)
+            psi[~corner], dual[~corner] = LogPartition._supremum(own, x[~corner], within)
         return psi, dual
 
     @torch.no_grad()
@@ -124,6 +127,7 @@ class TreeEntropy(LogPartition):
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best tree, entries 0 and 1, shape of ``t``."""
+        t = self._expand(t)
         packed, exists = self._packed(t, mask)
         return self._unpacked(
             adjacency(decode(packed.detach(), _lengths(exists), self.single_root), t.dtype), t
@@ -132,6 +136,7 @@ class TreeEntropy(LogPartition):
     def sample(
         self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
+        t = self._expand(t)
         packed, exists = self._packed(t, mask)
         return self._unpacked(
             adjacency(sample(packed.detach(), _lengths(exists), self.single_root, generator), t.dtype), t
@@ -146,6 +151,7 @@ class TreeEntropy(LogPartition):
         Raises:
             ObservationError: for scores with axes before the last two, whose trees have no common ranking.
         """
+        t = self._expand(t)
         packed, exists = self._packed(t, mask)
         if len(packed) != len(t):
             raise ObservationError(

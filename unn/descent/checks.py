@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from ..errors import InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Constant, Index, Variable, batched_axes, check_batch
@@ -37,13 +37,20 @@ def check_readable(values: Iterable[object]) -> None:
     Raises:
         InferenceError: under ``torch.func.vmap``.
     """
-    if torch._C._are_functorch_transforms_active() and any(
-        isinstance(x, Tensor) and is_batchedtensor(x) for x in values
-    ):
+    if any(isinstance(x, Tensor) and is_vmapped(x) for x in values):
         raise InferenceError(
             "under torch.func.vmap no values can be checked; make the network with check_values=False, and "
             "give it values that fit."
         )
+
+
+def is_vmapped(x: Tensor) -> bool:
+    """Whether ``torch.func.vmap`` runs over a tensor, so that its numbers cannot be read."""
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return True
+        x = get_unwrapped(x)
+    return False
 
 
 def given_array(graph: Declaration, name: str) -> Array:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..errors import InferenceError
 from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
+from .checks import is_vmapped
 from .fixed_point import Iterates, at_fixed_point
 from .shares import factor_share, largest_value, regularizer_share, wide
 
@@ -116,15 +118,23 @@ def minimise_block(state: State, step: PlannedUpdate) -> Tensor:
 
     Returns:
         The new value, shape ``(batch, *axes)``; infinite in batch elements whose energy falls without limit.
+
+    Raises:
+        InferenceError: under ``torch.func.vmap``.
     """
     problem = BlockProblem(state, step)
+    if torch._C._are_functorch_transforms_active() and is_vmapped(problem.messages(problem.start)):
+        raise InferenceError(
+            f"the minimum in {step} has no closed form, and the search for it depends on values, which "
+            "torch.func.vmap cannot read; compute the examples one after another, or without vmap."
+        )
     with _without_hooks():
         x, unfinished = _descend(problem)
     state.unfinished[step.name] = unfinished
     if torch.is_grad_enabled():
         x = at_fixed_point(lambda z: problem.activate(problem.messages(z)), x)
     if state.records(step.name):
-        state.preactivations[step.name] = problem.messages(x)
+        state.record(step, problem.messages(x))
     return x
 
 

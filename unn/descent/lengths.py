@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import ObservationError, unknown
 from ..graph.arrays import Constant, Parameter, Variable
 from ..graph.declaration import Declaration
+from ..graph.sizes import SizeRelation
 from .evidence import Evidence
 
 
@@ -60,10 +61,11 @@ def ragged_masks(
 
 
 def _add_related_lengths(graph: Declaration, ragged: dict[str, tuple[str, Tensor]], check: bool) -> None:
-    """Add the lengths that follow from others by the declared relations between sizes."""
+    """Add the lengths that follow from others by the relations between sizes, declared or of regularizers."""
     table = graph.size_table
+    relations = [*table.relations, *_relations_of_regularizers(graph)]
     # each relation leads one step further
-    for relation in [relation for _ in table.relations for relation in table.relations]:
+    for relation in [relation for _ in relations for relation in relations]:
         for axis, other, by in (
             (relation.axis, relation.other, relation.by),
             (relation.other, relation.axis, -relation.by),
@@ -74,10 +76,20 @@ def _add_related_lengths(graph: Declaration, ragged: dict[str, tuple[str, Tensor
             known = ragged.setdefault(table.root(axis), (axis, length))
             if check and not torch.equal(known[1], length):
                 raise ObservationError(
-                    f"lengths: {relation} is declared, but the lengths of axes {known[0]!r} and "
+                    f"lengths: the sizes are related as {relation}, but the lengths of axes {known[0]!r} and "
                     f"{ragged[table.root(other)][0]!r} "
                     "differ otherwise; give one of them."
                 )
+
+
+def _relations_of_regularizers(graph: Declaration) -> list[SizeRelation]:
+    """The relations between sizes that the regularizers of variables have, such as those of square arrays."""
+    return [
+        SizeRelation(rule.letters[0], rule.letters[1], rule.offset)
+        for variable in graph.variables.values()
+        for rule in variable.regularizer.size_rules(variable.axes)
+        if rule.offset is not None
+    ]
 
 
 def mask_constants(graph: Declaration, evidence: Evidence) -> None:

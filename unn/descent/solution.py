@@ -29,7 +29,7 @@ class Solution:
         values: every variable by name, shape ``(batch, *axes)``; after divergence, those before the round in
             which it happened.
         preactivations: for every updated variable, the sum of messages at its last update (logits, for
-            ``Entropy``).
+            ``Entropy``); NaN in batch elements for which a greedy order has not chosen it.
         energy: the energy after each update, shape ``(updates, batch)``, the diverged round included; None if
             it was not traced.
         terms: the share of each regularizer (by the name of its variable) and each factor (by its own) after

@@ -76,11 +76,15 @@ class State:
         self._refreshable = self._refreshable_inlets() if evidence.free_rows else frozenset()
         self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
+        # entries that have no value yet although others of their variable have one
+        self._absent: dict[str, Tensor] = {}
         self._fusions = fusions
         self._reception = plan.reception(fusions)
         self._messages = self._start_fusions()
         for name in plan.free:
             if name in self.values:
+                if name in evidence.observed and evidence.values[name] is evidence.observed[name][0]:
+                    self._absent[name] = ~evidence.observed[name][1]
                 continue
             regularizer = evidence.regularizers[name]
             if name in plan.curved_neighbours or plan.update_kinds[name] == "inner solver":
@@ -88,6 +92,12 @@ class State:
                 self.values[name] = regularizer.mirror(zero, evidence.masks.get(name))
             elif plan.update_kinds[name] == "coloured":
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
+                self._absent[name] = self._nowhere(name)
+
+    def _nowhere(self, name: str) -> Tensor:
+        """The mask of a variable of which no entry has a value."""
+        shape = (1, *self.evidence.shapes[name])
+        return torch.ones(shape, dtype=torch.bool, device=self.evidence.like.device)
 
     def _refreshable_inlets(self) -> frozenset[int]:
         """The messages of which single rows can be computed anew after an update of single rows."""
@@ -125,13 +135,32 @@ class State:
         else:
             x = minimise_block(self, step)
         if not self.rule.exact:
-            x = self.rule.move(old, x)
+            x = self._move(step, old, x)
         shape = (self.evidence.batch, *self.evidence.shapes[name])
         if x.shape != shape:
             x = x.expand(shape)
         self.values[name] = self.hold(step, x)
         self._version[name] += 1
         return old
+
+    def _move(self, step: PlannedUpdate, old: Tensor | None, minimiser: Tensor) -> Tensor:
+        """The new value by the rule; entries that had none take the minimiser."""
+        name = step.name
+        moved = self.rule.move(old, minimiser)
+        absent = self._absent.get(name)
+        if absent is not None:
+            moved = torch.where(absent, minimiser, moved)
+        if step.nodes is None and step.rows is None:
+            self._absent.pop(name, None)
+            return moved
+        if absent is None and old is None:
+            absent = self._nowhere(name)
+        if absent is not None:
+            kept = torch.zeros_like(absent) if step.nodes is None else ~step.nodes
+            if step.rows is not None:
+                kept = kept | ~_along(step.rows, kept)
+            self._absent[name] = absent & kept
+        return moved
 
     def replace(self, step: PlannedUpdate, x: Tensor) -> None:
         """Give a block a value that was computed elsewhere, shape ``(batch, *axes)``; observed entries and
@@ -268,12 +297,20 @@ class State:
         """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
         t = self.preactivation(step)
         if self.records(step.name):
-            before = self.preactivations.get(step.name)
-            if step.rows is not None and before is not None:
-                self.preactivations[step.name] = torch.where(_along(step.rows, t), t, before)
-            else:
-                self.preactivations[step.name] = t
+            self.record(step, t)
         return t
+
+    def record(self, step: PlannedUpdate, t: Tensor) -> None:
+        """Record the sum of messages at an update as the last one of the nodes and batch elements it updates.
+
+        Batch elements that have not updated the variable have NaN.
+        """
+        before = self.preactivations.get(step.name)
+        if step.nodes is not None and before is not None:
+            t = torch.where(step.nodes, t, before)
+        if step.rows is not None:
+            t = torch.where(_along(step.rows, t), t, torch.nan if before is None else before)
+        self.preactivations[step.name] = t
 
     def records(self, name: str) -> bool:
         """Is the last pre-activation of this variable wanted?"""
@@ -398,7 +435,7 @@ class State:
         branch = copy.copy(self)
         branch.values = {**self.values, **values}
         branch.preactivations, branch.unfinished = dict(self.preactivations), dict(self.unfinished)
-        branch.raw = set(self.raw)
+        branch.raw, branch._absent = set(self.raw), dict(self._absent)
         branch._version, branch._static = dict(self._version), dict(self._static)
         branch._cached, branch._products = {}, {}
         branch._messages = self._branched_fusions()
@@ -420,6 +457,10 @@ class State:
             name: t[rows] if len(t) == self.evidence.batch else t for name, t in self.preactivations.items()
         }
         part.unfinished = {name: flags[rows] for name, flags in self.unfinished.items()}
+        part._absent = {
+            name: absent[rows] if len(absent) == self.evidence.batch else absent
+            for name, absent in self._absent.items()
+        }
         return part
 
     def take(self, part: State, rows: Tensor) -> None:
@@ -435,12 +476,16 @@ class State:
                 self.values[name] = self.value(name).index_put((rows,), part.values[name])
         for name in part.preactivations:
             # a greedy order may not have updated it before the batch was divided
-            t = self.preactivations.get(name, torch.zeros_like(self.value(name)))
+            t = self.preactivations.get(name, torch.full_like(self.value(name), torch.nan))
             t = t.expand(batch, *self.evidence.shapes[name])
             self.preactivations[name] = t.index_put((rows,), part.resulting_preactivation(name).to(t.dtype))
         for name, flags in part.unfinished.items():
             none = torch.zeros(batch, dtype=torch.bool, device=flags.device)
             self.unfinished[name] = self.unfinished.get(name, none).index_put((rows,), flags)
+        for name, absent in self._absent.items():
+            left = part._absent.get(name, torch.zeros_like(absent[:1]))
+            whole = absent.expand(batch, *absent.shape[1:])
+            self._absent[name] = whole.index_put((rows,), left.expand(len(rows), *left.shape[1:]))
         # a result of several parts is no message as a factor returned it
         self.raw -= set(part.preactivations)
         self._drop_changing()
@@ -458,6 +503,7 @@ class State:
         self.values.update(values)
         self.preactivations = dict(preactivations)
         self.unfinished, self.raw = dict(branch.unfinished), set(branch.raw)
+        self._absent = dict(branch._absent)
         self._version = dict(branch._version)
         self._drop_changing()
 

@@ -57,6 +57,9 @@ class Trace(ABC):
             old: the value of its variable before; None if it was absent.
         """
         for name, quantity in self._changed(step, old).items():
+            if step.rows is not None:
+                # other batch elements have not changed, and their sums of messages are not those of this step
+                quantity = torch.where(step.rows, quantity, self._now[name])
             self._now[name] = self._state.keep_frozen(quantity, self._now[name])
         for name, quantity in self._recorded().items():
             self._rows[name].append(quantity)

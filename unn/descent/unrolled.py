@@ -209,9 +209,15 @@ class Unrolled(nn.Module):
         """The sums of messages at the last update of what is wanted: logits, for ``Entropy``.
 
         Arguments as of a call.
+
+        Raises:
+            ObservationError: for values that do not fit the declaration.
+            InferenceError: for batch elements for which a greedy order has not chosen what is wanted.
         """
         state, rounds = self._start(inputs, lengths, iterations, generator, recorded=self.want)
         self._run(state, rounds, generator, takes_sums=True)
+        if isinstance(self.order, Greedy):
+            self._require_sums(state)
         return self._checked(self._read(state, preactivations=True))
 
     def rounds(
@@ -257,6 +263,21 @@ class Unrolled(nn.Module):
             return separate([state.result(name) for name in self.want], taken, raw)
         sums = [state.resulting_preactivation(name) for name in self.want]
         return [separate_sum(t, raw=own) for t, own in zip(sums, raw, strict=True)]
+
+    def _require_sums(self, state: State) -> None:
+        """Check that every batch element has updated what is wanted, in a greedy order."""
+        for name in self.want:
+            sums, batch = state.preactivations.get(name), state.evidence.batch
+            missing = batch
+            if sums is not None:
+                finite = state.value(name).isfinite().flatten(1).all(1)
+                missing = int((sums.isnan().flatten(1).any(1) & finite).sum())
+            if missing:
+                raise InferenceError(
+                    f"preactivations: the greedy order has not chosen variable {name!r} in {missing} of "
+                    f"{batch} batch elements, which have no sum of messages; raise iterations, or use "
+                    "another order."
+                )
 
     def _checked(self, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         """One result, or several, finite."""

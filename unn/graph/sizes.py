@@ -32,10 +32,13 @@ class SizeRule:
         letters: the letters that the rule relates.
         derive: maps known sizes of these letters to derived ones; raises ``DeclarationError`` on a
             contradiction.
+        offset: of two letters, by how much the size of the first always exceeds that of the second, so that
+            the same holds of lengths in a ragged batch; None for other rules.
     """
 
     letters: tuple[str, ...]
     derive: Callable[[LetterSizes], LetterSizes]
+    offset: int | None = None
 
 
 _RELATION = re.compile(r"\s*([^\W\d]\w*)\s*=\s*([^\W\d]\w*)\s*(?:([+-])\s*(\d{1,9}))?\s*")
@@ -127,7 +130,7 @@ def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
 
 def offset_rule(larger: str, smaller: str, by: int = 0) -> SizeRule:
     """Rule ``larger = smaller + by``."""
-    return SizeRule((larger, smaller), partial(_derive_offset, larger, smaller, by))
+    return SizeRule((larger, smaller), partial(_derive_offset, larger, smaller, by), by)
 
 
 def index_rule(index: Index) -> SizeRule:

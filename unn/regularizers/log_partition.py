@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -30,11 +31,15 @@ class LogPartition(Regularizer):
     formula = "-H(x) on the convex hull of the structures"
     activation = "marginals"
 
+    _allowed: Tensor | None = None
+    """The entries that evidence in part leaves possible (``restricted``), shape ``(batch, *axes)``."""
+
     @abstractmethod
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The structure with the largest score, entries 0 and 1, shape of ``t``."""
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        t = self._expand(t)
         if torch.compiler.is_compiling():
             # compiled code has no second backward pass, and loses this gradient
             eager: Tensor = torch.compiler.disable(LogPartition.mirror)(self, t, mask)
@@ -96,7 +101,8 @@ class LogPartition(Regularizer):
             inside = self.contains(x, mask)
             dual = x.new_zeros(x.shape, dtype=torch.float64)
             if bool(inside.any()):
-                dual[inside] = self.scores_of(
+                own = self._of_elements(inside)
+                dual[inside] = own.scores_of(
                     x[inside], None if mask is None else mask.expand(x.shape)[inside]
                 )[0]
         dual = torch.where(inside.view(-1, *[1] * (x.ndim - 1)), dual, 0)
@@ -122,6 +128,7 @@ class LogPartition(Regularizer):
         wide = x.detach().double().cpu()
         scores = torch.zeros_like(wide)
         for b in range(len(wide)):
+            own = self._of_elements(torch.tensor([b]))
             goal = torch.nan_to_num(wide[b : b + 1], 0.0)
             row_mask = None if mask is None else mask.expand(x.shape)[b : b + 1].cpu()
 
@@ -129,10 +136,11 @@ class LogPartition(Regularizer):
                 flat: np.ndarray[Any, np.dtype[np.float64]],
                 goal: Tensor = goal,
                 row_mask: Tensor | None = row_mask,
+                own: LogPartition = own,
             ) -> tuple[float, Any]:
                 t = torch.from_numpy(flat).view_as(goal).requires_grad_()
                 with torch.enable_grad():
-                    partition = self.conjugate(t, row_mask).sum()
+                    partition = own.conjugate(t, row_mask).sum()
                     (marginals,) = torch.autograd.grad(partition, t)
                 return float(partition.detach() - inner(goal, t.detach()).sum()), (
                     marginals - goal
@@ -144,6 +152,22 @@ class LogPartition(Regularizer):
             scores[b] = torch.from_numpy(best.x).view_as(goal[0])
         scores = scores.to(x.device)
         return scores, self.mirror(scores, mask)
+
+    def _expand(self, t: Tensor) -> Tensor:
+        """Scores of all batch elements, where the evidence differs between these."""
+        return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
+
+    def _of_elements(self, elements: Tensor) -> Self:
+        """This regularizer with the evidence of some batch elements.
+
+        Args:
+            elements: their numbers, or a mask of them.
+        """
+        if self._allowed is None or len(self._allowed) == 1:
+            return self
+        own = copy.copy(self)
+        own._allowed = self._allowed[elements.to(self._allowed.device)]
+        return own
 
 
 def _near(x: Tensor, reached: Tensor) -> Tensor:

@@ -273,3 +273,43 @@ def test_energies_never_rise_and_padding_is_left_out():
     torch.testing.assert_close(out["Z"][1, :3], alone["Z"][0])
     torch.testing.assert_close(out.energy[:, 1], alone.energy[:, 0])
     assert (out["Z"][1, 3:] == 0).all() and out["Z"][0].sum() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("trace", [True, False], ids=["energies", "values alone"])
+@pytest.mark.parametrize("start", [{}, {"Z": "uniform"}], ids=["absent", "uniform"])
+def test_a_batch_of_different_evidence_has_the_answers_of_its_elements(start, trace):
+    g = unn.FactorGraph("summary", sentence=4).double()
+    z, s = g.variable("Z", "sentence", Budget(2)), g.constant("s", "sentence")
+    g.factor(Multilinear(s["i"], z["i"]))
+    value = torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]], dtype=D)
+    where = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype=torch.bool)
+    for scores in (torch.randn(1, 4, dtype=D, generator=torch.Generator().manual_seed(1)).expand(4, 4), None):
+        if scores is None:
+            g = unn.FactorGraph("bias", sentence=4).double()
+            z = g.variable("Z", "sentence", Budget(2))
+            g.factor(Multilinear(g.parameter("b", "sentence", init=1.0)["i"], z["i"]))
+            g.double()
+        options = {"order": ["Z"], "initial": start, "trace": trace}
+        constant = {} if scores is None else {"s": scores}
+        out = unn.infer(g, {**constant, "Z": unn.Partial(value, where)}, **options)
+        torch.testing.assert_close(out["Z"].sum(1), torch.full((4,), 2.0, dtype=D))
+        for b in range(4):
+            constant = {} if scores is None else {"s": scores[b : b + 1]}
+            partial = unn.Partial(value[b : b + 1], where[b : b + 1])
+            alone = unn.infer(g, {**constant, "Z": partial}, **options)
+            torch.testing.assert_close(alone["Z"], out["Z"][b : b + 1])
+            if trace:
+                torch.testing.assert_close(alone.energy[-1], out.energy[-1, b : b + 1])
+
+
+@pytest.mark.parametrize("name", ["mirror", "conjugate", "argmax", "contains", "value"])
+def test_one_row_of_scores_meets_the_evidence_of_every_batch_element(name):
+    value = torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]], dtype=D)
+    where = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
+    t = torch.randn(1, 4, dtype=D, generator=torch.Generator().manual_seed(2))
+    x = Budget(2).restricted(value, where).mirror(t) if name in ("contains", "value") else t
+    together = getattr(Budget(2).restricted(value, where), name)(x)
+    for b in range(3):
+        own = Budget(2).restricted(value[b : b + 1], where[b : b + 1])
+        one = getattr(own, name)(x if len(x) == 1 else x[b : b + 1])
+        torch.testing.assert_close(one, together[b : b + 1])

@@ -115,3 +115,53 @@ def test_energies_never_rise_and_padding_is_left_out(layout):
     alone = unn.infer(g, {"S": scores[1:, : 2 + more, :2]}, order=["Y", "Z"], iterations=6)
     torch.testing.assert_close(out["Y"][1, : 2 + more, :2], alone["Y"][0])
     torch.testing.assert_close(out.energy[:, 1], alone.energy[:, 0])
+
+
+@pytest.mark.parametrize("layout", ["packed", "rooted"])
+@pytest.mark.parametrize("start", [{}, {"Y": "uniform"}], ids=["absent", "uniform"])
+def test_a_batch_of_trees_given_in_part_has_the_answers_of_its_elements(layout, start):
+    heads = 4 if layout == "rooted" else 3
+    g = unn.FactorGraph("bias", head=heads, word=3).double()
+    y = g.variable("Y", "head word", TreeEntropy(layout=layout))
+    g.factor(Multilinear(g.parameter("b", "head word", init=1.0)["h w"], y["h w"]))
+    g.double()
+    value, where = torch.zeros(3, heads, 3, dtype=torch.float64), torch.zeros(3, heads, 3, dtype=torch.bool)
+    # the first is known in full: a chain from the root to the last word
+    root = 0 if layout == "rooted" else None
+    for word in range(3):
+        value[0, (word if root is None else 0) if word == 0 else word - 1 + (root is not None), word] = 1
+    where[0] = True
+    value[1, 1, 0] = 1 if layout == "packed" else 0
+    where[1, 1, 0] = True
+    where[2, 0, 2] = True
+    out = unn.infer(g, {"Y": unn.Partial(value, where)}, order=["Y"], initial=start)
+    torch.testing.assert_close(out["Y"].sum(1), torch.ones(3, 3, dtype=torch.float64))
+    for b in range(3):
+        partial = unn.Partial(value[b : b + 1], where[b : b + 1])
+        alone = unn.infer(g, {"Y": partial}, order=["Y"], initial=start)
+        torch.testing.assert_close(alone["Y"], out["Y"][b : b + 1])
+        torch.testing.assert_close(alone.energy[-1], out.energy[-1, b : b + 1])
+
+
+@pytest.mark.parametrize("axes", [("head", "word"), ("head",), ("word",)])
+@pytest.mark.parametrize("layout", ["packed", "rooted"])
+def test_lengths_of_one_axis_are_those_of_both(layout, axes):
+    g = unn.FactorGraph("scores")
+    y, x = g.variable("Y", "head word", TreeEntropy(layout=layout)), g.variable("X", "h w", unn.SquaredNorm())
+    g.factor(Multilinear(y["h w"], x["h w"]))
+    more = int(layout == "rooted")
+    scores = torch.randn(2, 4 + more, 4, generator=torch.Generator().manual_seed(0))
+    lengths = {"head": torch.tensor([4, 2]) + more, "word": torch.tensor([4, 2])}
+    out = unn.infer(g, {"X": scores}, order=["Y"], lengths={axis: lengths[axis] for axis in axes})
+    alone = unn.infer(g, {"X": scores[1:, : 2 + more, :2]}, order=["Y"])
+    torch.testing.assert_close(out["Y"][1:, : 2 + more, :2], alone["Y"])
+    assert out["Y"][1].sum() == pytest.approx(2)
+
+
+def test_lengths_that_no_tree_has_are_refused():
+    g = unn.FactorGraph("scores")
+    y, x = g.variable("Y", "head word", TreeEntropy()), g.variable("X", "h w", unn.SquaredNorm())
+    g.factor(Multilinear(y["h w"], x["h w"]))
+    lengths = {"head": torch.tensor([4, 3]), "word": torch.tensor([4, 2])}
+    with pytest.raises(unn.ObservationError, match="related as head = word"):
+        unn.infer(g, {"X": torch.zeros(2, 4, 4)}, order=["Y"], lengths=lengths)

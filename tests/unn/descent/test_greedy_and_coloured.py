@@ -227,3 +227,59 @@ def test_gradients_that_fix_the_updates_refuse_greedy_orders():
 def test_orders_show_their_blocks():
     assert repr(unn.Greedy(["A", *cells()[:1]])) == "Greedy(['A', 'S (1 nodes)'])"
     assert repr(unn.Coloured(["A"])) == "Coloured(['A'])"
+
+
+def split_choice():
+    """A graph and initial values from which each of two batch elements first updates another variable."""
+    g = unn.FactorGraph("split", d=3)
+    a, b = g.variable("A", "d", unn.RMSNorm(epsilon=0.1)), g.variable("B", "d", unn.SignedEntropy())
+    g.factor(Multilinear(a["i"], g.parameter("W", "d e", init=1.0)["i j"], b["j"]))
+    g.double()
+    with torch.no_grad():
+        g.W.copy_(torch.randn(3, 3, generator=seeded(), dtype=torch.float64))
+    scores = torch.tensor([[3.0, -2.0, 1.0], [-1.0, 0.5, 2.0]], dtype=torch.float64)
+    initial = torch.tensor([[-0.5, 0.5, 0.2], [0.1, 0.3, -0.2]], dtype=torch.float64)
+    return g, {"A": a.regularizer.mirror(scores), "B": initial}
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_greedy_energies_are_those_of_the_values_in_every_batch_element(rounds):
+    g, start = split_choice()
+    out = unn.infer(g, {}, order=unn.Greedy(["A", "B"]), initial=start, iterations=rounds)
+    torch.testing.assert_close(out.energy[-1], g.energy(dict(out.values)))
+    for element in range(2):
+        alone = {name: x[element : element + 1] for name, x in start.items()}
+        single = unn.infer(g, {}, order=unn.Greedy(["A", "B"]), initial=alone, iterations=rounds)
+        torch.testing.assert_close(single.energy[-1], out.energy[-1, element : element + 1])
+
+
+def test_sums_of_messages_of_a_greedy_order_belong_to_the_values_or_are_nan():
+    g, start = split_choice()
+    out = unn.infer(g, {}, order=unn.Greedy(["A", "B"]), initial=start, iterations=1)
+    for name, number in (("A", 1), ("B", 0)):
+        t, regularizer = out.preactivations[name], g.variables[name].regularizer
+        assert bool(t[1 - number].isnan().all())
+        torch.testing.assert_close(regularizer.mirror(t[number, None])[0], out[name][number])
+        assert torch.equal(out[name][1 - number], start[name][1 - number])
+
+
+def test_a_greedy_network_refuses_sums_of_messages_of_a_variable_that_it_has_not_chosen():
+    g, start = split_choice()
+    c = g.variable("C", "d", unn.SquaredNorm())
+    g.factor(Multilinear(c["i"], g.variables["A"]["i"]))
+    given, options = torch.zeros(2, 3, dtype=torch.float64), {"initial": start}
+    net = unn.Unrolled(g, "C", ["A", "B"], order=unn.Greedy(["A", "B"]), iterations=1, **options)
+    with pytest.raises(InferenceError, match="greedy order has not chosen variable 'A' in 1 of 2"):
+        net.preactivations(given)
+    net = unn.Unrolled(g, "C", ["A", "B"], order=unn.Greedy(["A", "B"]), iterations=8, **options)
+    assert all(bool(t.isfinite().all()) for t in net.preactivations(given))
+
+
+def test_sums_of_messages_of_coloured_nodes_are_those_of_their_own_updates():
+    g = unn.FactorGraph("line", label=2)
+    y = g.variable("Y", "n | label", unn.Entropy())
+    g.factor(Multilinear(y["i a"], g.parameter("T", "label other", init=1.0)["a b"], y["i+1 b"]))
+    start = torch.rand(2, 5, 2, generator=seeded(1))
+    start = start / start.sum(-1, keepdim=True)
+    out = unn.infer(g, {}, order=["Y"], initial={"Y": start}, iterations=1)
+    torch.testing.assert_close(out.preactivations["Y"].softmax(-1), out["Y"])

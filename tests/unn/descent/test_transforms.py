@@ -142,3 +142,21 @@ def test_the_first_call_of_a_network_of_blocks_may_be_under_a_transform(gradient
         expected = torch.autograd.grad(loss(parameters, x[k : k + 1]), list(parameters.values()))
         for ours, theirs in zip(each.values(), expected, strict=True):
             torch.testing.assert_close(ours[k], theirs, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gradient", [unn.Unroll(), unn.Implicit()], ids=["unroll", "implicit"])
+def test_blocks_of_the_inner_solver_are_refused_under_vmap_by_name(gradient):
+    g = unn.FactorGraph("hopfield", q=3, x=2)
+    x, h = g.variable("X", "x", unn.SquaredNorm()), g.variable("H", "q", unn.SignedEntropy())
+    g.factor(Multilinear(h["i"], g.parameter("W", "q x")["i j"], x["j"]))
+    g.factor(Multilinear(h["i"], g.parameter("J", "q r", init=0.1)["i j"], h["j"]))
+    net = unn.Unrolled(g, "X", "H", order=["H"], check_values=False, gradient=gradient)
+
+    def loss(parameters, x):
+        return functional_call(net, parameters, (x[None],)).sum()
+
+    parameters, examples = dict(net.named_parameters()), torch.randn(4, 2, generator=seeded(0))
+    assert set(grad(loss)(parameters, examples[0])) == set(parameters)
+    for of in (grad(loss), loss):
+        with pytest.raises(unn.InferenceError, match=r"minimum in H .*vmap"):
+            vmap(of, in_dims=(None, 0))(parameters, examples)

@@ -108,3 +108,47 @@ def test_what_is_no_update_is_refused(update):
         unn.infer(g, {"X": X}, order=["H", "Y"], update=update)
     with pytest.raises(unn.InferenceError, match=says("update", "Damped")):
         unn.Unrolled(g, "X", "Y", update=update)
+
+
+def chain_of_labels():
+    g = unn.FactorGraph("chain", d=3, label=3)
+    x, y = g.variable("X", "n d", unn.SquaredNorm()), g.variable("Y", "n | label", unn.Entropy())
+    g.factor(Multilinear(y["i c"], g.parameter("E", "label d")["c d"], x["i d"]))
+    g.factor(Multilinear(y["i a"], g.parameter("T", "label other", init=1.0)["a b"], y["i+1 b"]))
+    return g, torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["none observed", "one observed"])
+@pytest.mark.parametrize("order", ["whole", "blocks", "greedy"])
+def test_damped_nodes_that_had_no_value_take_the_minimiser_and_are_in_their_domain(order, seen):
+    g, x = chain_of_labels()
+    even = torch.tensor([True, False, True, False])
+    orders = {
+        "whole": ["Y"],
+        "blocks": [unn.Block("Y", even), unn.Block("Y", ~even)],
+        "greedy": unn.Greedy([unn.Block("Y", even), unn.Block("Y", ~even)]),
+    }
+    given = {"X": x}
+    if seen:
+        label = torch.tensor([0.0, 1, 0]).expand(2, 4, 3)
+        given["Y"] = unn.Partial(label, torch.tensor([[True, False, False, False]] * 2))
+    rounds = 4 if order == "greedy" else 1
+    for update in (unn.Damped(0.5), unn.Damped(0.01)):
+        out = unn.infer(g, given, order=orders[order], iterations=rounds, update=update)
+        assert torch.allclose(out["Y"].sum(-1), torch.ones(2, 4))
+        assert bool(out.energy[-1].isfinite().all())
+        names = list(given)
+        for gradient in (unn.Unroll(), unn.Checkpoint(1)) if order == "blocks" else ():
+            net = unn.Unrolled(
+                g, names, "Y", order=orders[order], iterations=rounds, update=update, gradient=gradient
+            )
+            torch.testing.assert_close(net(*given.values()), out["Y"])
+
+
+def test_the_first_damped_round_of_coloured_nodes_is_that_of_the_minimiser():
+    g, x = chain_of_labels()
+    mirror, damped = (
+        unn.infer(g, {"X": x}, order=["Y"], iterations=1, update=update)["Y"]
+        for update in (unn.Mirror(), unn.Damped(0.3))
+    )
+    torch.testing.assert_close(damped, mirror)
