@@ -14,7 +14,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from .errors import ObservationError
+from .errors import ArgumentError, ObservationError, whole_number
 
 _BINS = 8
 """Bins of a rank histogram; 40 conditions then give five per bin, as the chi-square test needs."""
@@ -176,7 +176,15 @@ def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor
         probabilities: probabilities to compare, shape ``(numbers,)``.
         outcomes: outcomes, 0 or 1, shape ``(numbers,)``.
         bins: number of bins of equal width in [0, 1].
+
+    Raises:
+        ObservationError: for probabilities outside [0, 1].
+        ArgumentError: for a number of bins below 1.
     """
+    whole_number("calibration_error: bins", bins, 1, ArgumentError)
+    for numbers in (chosen_by, probabilities):
+        if len(numbers):
+            _check_probabilities("calibration_error", numbers)
     place = (chosen_by * bins).long().clamp(max=bins - 1)
     difference = torch.zeros(bins, dtype=torch.float64).index_add_(
         0, place, probabilities.double() - outcomes.double()
@@ -193,7 +201,9 @@ def uniformity(ranks: Tensor, bins: int = _BINS) -> float:
 
     Raises:
         ObservationError: for numbers outside [0, 1].
+        ArgumentError: for fewer than two bins.
     """
+    whole_number("uniformity: bins", bins, 2, ArgumentError)
     if not len(ranks):
         return 1.0
     _check_probabilities("uniformity", ranks)

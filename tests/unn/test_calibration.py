@@ -21,6 +21,7 @@ from unn.calibration import (
     uniformity,
 )
 from unn.draw import draw_ranks
+from unn.errors import ArgumentError, ObservationError
 
 CONDITIONS, DRAWS, NODES = 400, 32, 3
 
@@ -246,3 +247,15 @@ def test_values_that_are_nan_are_refused_where_they_are_compared(where):
         calibrate_real(truth, samples, unobserved, generator)
     unobserved[3, 1] = False
     assert calibrate_real(truth, samples, unobserved, generator).spread is not None
+
+
+def test_calibration_errors_of_what_is_no_probability_or_no_number_of_bins_are_refused():
+    half, outcome = torch.tensor([0.5]), torch.tensor([1.0])
+    for bad in (torch.tensor([2.0]), torch.tensor([-0.1]), torch.tensor([torch.nan])):
+        for chosen_by, probabilities in ((bad, half), (half, bad)):
+            with pytest.raises(ObservationError, match=r"calibration_error needs .* in \[0, 1\]"):
+                calibration_error(chosen_by, probabilities, outcome)
+    with pytest.raises(ArgumentError, match="bins must be a whole number >= 1"):
+        calibration_error(half, half, outcome, bins=0)
+    with pytest.raises(ArgumentError, match="bins must be a whole number >= 2"):
+        uniformity(half, bins=1)

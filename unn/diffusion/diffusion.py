@@ -34,6 +34,9 @@ PREDICTIONS = ("mixed", "x0", "velocity")
 Spacing = Literal["log-snr", "schedule", "restarts"]
 SPACINGS = ("log-snr", "schedule", "restarts")
 
+_FINENESS = 0.1
+"""Smallest level of noise in sampling, in the narrowest conditional deviation: 0.5% of it is lost."""
+
 _PREPARED = 50_000
 """Examples of an endless stream from which the moments of linear preconditioning are estimated. A small error
 of a mean in deviations of the variable is a larger one in those of a narrow conditional."""
@@ -111,6 +114,21 @@ class Diffusion(ConditionalModel):
                 'other than "x0"; leave out preconditioning.'
             )
         return True
+
+    @property
+    def sampling_schedule(self) -> Schedule:
+        """The schedule in sampling: with a lower smallest level where a number is narrow given all others.
+
+        The last step returns the mean of what a noisy value may have been, so that deviations below the
+        smallest level would be lost. Without linear preconditioning they are not measured.
+        """
+        if self.linear is None:
+            return self.schedule
+        frame = self.frames.at()
+        real = torch.zeros(frame.numbers, dtype=torch.bool)
+        for slot in frame.slots.values():
+            real[slot.numbers] = slot.kind == "real"
+        return self.schedule.reaching(_FINENESS * self.linear.narrowest(real))
 
     @torch.no_grad()
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
@@ -214,7 +232,9 @@ class Diffusion(ConditionalModel):
         """The network's output, shape ``(batch, numbers)``, and its tokens, shape ``(batch, nodes,
         width)``."""
         inputs = torch.where(condition.numbers, condition.rows, (1 + sigma[:, None] ** 2).rsqrt() * x)
-        frame, level = condition.frame, sigma.log() / 4
+        # training has hardly any level below the least one of its schedule
+        level = (sigma if self.training else sigma.clamp(min=self.schedule.least)).log() / 4
+        frame = condition.frame
         added = None
         if self.linear is not None:
             added = self.denoiser.embed(self.linear.innovations, base.innovation, frame)
@@ -307,7 +327,7 @@ class Diffusion(ConditionalModel):
                 raise ArgumentError(
                     f"log_prob: variable {name!r} is not real, so it has no density here; observe it."
                 )
-        levels = self.schedule.levels(2)
+        levels = self.sampling_schedule.levels(2)
         training = self.training
         self.eval()
         try:
@@ -361,9 +381,10 @@ class Diffusion(ConditionalModel):
         return draw
 
     def _level_schedules(self, spacing: str, steps: int) -> list[Tensor]:
+        schedule = self.sampling_schedule
         if spacing == "restarts":
-            return restarting_levels(self.schedule, steps)
-        return [log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)]
+            return restarting_levels(schedule, steps)
+        return [log_snr_levels(schedule, steps) if spacing == "log-snr" else schedule.levels(steps)]
 
     def _draw(
         self,

@@ -56,6 +56,23 @@ class Guide(ABC):
             uncertainty: variance of standardised numbers around them, from 0 to 1, shape ``()``.
         """
 
+    def smoothed_along(
+        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+    ) -> Tensor:
+        """As ``smoothed``, for a guide on one variable whose coordinates are not linear in its values.
+
+        Values around an estimate are taken as normal in coordinates, in which they have no bounds: by a
+        derivative at the estimate alone, the likelihood of distant values would be far too small.
+
+        Args:
+            line: the coordinates.
+            value, spread: estimates of the variable and standard deviations around them, shape ``(batch,
+                *axes)``.
+            coordinate, around: the same in standardised coordinates.
+        """
+        name = self.names()[0]
+        return self.smoothed({name: value}, {name: spread}, around.square().max())
+
     def names(self) -> Sequence[str]:
         """Variables that the guide reads; any real ones by default."""
         return ()
@@ -63,6 +80,20 @@ class Guide(ABC):
     def settings(self) -> Mapping[str, float | Tensor]:
         """Numbers of the guide by name, each single or of the shape of its variable; none by default."""
         return {}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The standardised coordinates of a real variable.
+
+    Attributes:
+        low, high: bounds of its values.
+        place: increasing function from values to coordinates, of the shape of the variable.
+    """
+
+    low: float
+    high: float
+    place: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,6 +110,7 @@ class Within(Guide):
     high: float | Tensor = math.inf
 
     def __post_init__(self) -> None:
+        _check_settings("Within", self.name, self.settings())
         if not bool((torch.as_tensor(self.low) <= torch.as_tensor(self.high)).all()):
             raise ArgumentError(
                 f"Within: the interval of {self.name!r} must not end below its low end, got {self.low} "
@@ -99,11 +131,24 @@ class Within(Guide):
     def smoothed(
         self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
     ) -> Tensor:
-        x, deviation = values[self.name], spread[self.name].clamp(min=1e-6)
-        above, below = (self.high - x) / deviation, (x - self.low) / deviation
-        # of both bounds as if they were independent, which is exact for one bound
-        total: Tensor = torch.special.log_ndtr(above) + torch.special.log_ndtr(below)
-        return total.reshape(len(x), -1).sum(1)
+        return _log_inside(values[self.name], spread[self.name], self.low, self.high)
+
+    def smoothed_along(
+        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+    ) -> Tensor:
+        low, high = (torch.as_tensor(x).to(value) for x in (self.low, self.high))
+        low = torch.where(low > line.low, line.place(low), -math.inf)
+        high = torch.where(high < line.high, line.place(high), math.inf)
+        return _log_inside(coordinate, around, low, high)
+
+
+def _log_inside(x: Tensor, deviation: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    """Logarithm of the probability of an interval under normal distributions, shape ``(batch,)``: that of
+    both bounds as if they were independent, which is exact for one bound."""
+    deviation = deviation.clamp(min=1e-6)
+    above, below = (high - x) / deviation, (x - low) / deviation
+    total: Tensor = torch.special.log_ndtr(above) + torch.special.log_ndtr(below)
+    return total.reshape(len(x), -1).sum(1)
 
 
 @dataclass(frozen=True)
@@ -121,6 +166,7 @@ class Near(Guide):
     deviation: float | Tensor
 
     def __post_init__(self) -> None:
+        _check_settings("Near", self.name, self.settings())
         deviation = torch.as_tensor(self.deviation)
         if not bool(((deviation > 0) & deviation.isfinite()).all()):
             raise ArgumentError(
@@ -143,6 +189,23 @@ class Near(Guide):
     ) -> Tensor:
         return self._log_density(values[self.name], spread[self.name])
 
+    def smoothed_along(
+        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+    ) -> Tensor:
+        measured, deviation = (torch.as_tensor(x).to(value) for x in (self.value, self.deviation))
+        # an interval of the noise within the bounds says how wide the likelihood is in coordinates
+        margin = torch.minimum(deviation, torch.as_tensor(line.high - line.low).to(value)) / 8
+        start = torch.clamp(measured - deviation, line.low + margin, line.high - 2 * margin)
+        end = torch.clamp(measured + deviation, start + margin, line.high - margin)
+        first, last = line.place(start), line.place(end)
+        width, natural = (last - first) / 2, (end - start) / 2
+        variance = width**2 + around**2
+        density = -0.5 * (((first + last) / 2 - coordinate) ** 2 / variance + variance.log())
+        density = density + (width / natural).log() - 0.5 * math.log(2 * math.pi)
+        far = density.reshape(len(value), -1).sum(1)
+        # the derivative at an estimate is right near it, the interval far from it
+        return torch.logaddexp(self._log_density(value, spread), far) - math.log(2)
+
     def _log_density(self, x: Tensor, spread: Tensor) -> Tensor:
         variance = torch.as_tensor(self.deviation).to(x) ** 2 + spread**2
         density = -0.5 * ((self.value - x) ** 2 / variance + variance.log() + math.log(2 * math.pi))
@@ -161,6 +224,12 @@ class Likelihood(Guide):
     """
 
     function: Callable[[Mapping[str, Tensor]], Tensor]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ArgumentError(
+                f"Likelihood: a function of the values of real variables by name, got {self.function!r}."
+            )
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         try:
@@ -245,6 +314,11 @@ def guided_samples(
             fit it; for evidence of several conditions, or with likelihood zero for all particles.
     """
     check_counts("guided sampling", count=count, steps=steps)
+    if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
+        raise ArgumentError(
+            "guided sampling takes a list of guides such as [unn.diffusion.Within('x', 0, 1)], got "
+            f"{guides!r:.200}."
+        )
     if not guides:
         raise ArgumentError("guided sampling needs a guide; without one, use model.sample.")
     for name, evidence in (given or {}).items():
@@ -258,7 +332,7 @@ def guided_samples(
     _check_guides(model, guides, condition)
     generator = generator_for("guided sampling", None, seed)
     twist = _Twist(model, guides, condition)
-    levels = log_snr_levels(model.schedule, steps).to(condition.rows)
+    levels = log_snr_levels(model.sampling_schedule, steps).to(condition.rows)
 
     def noise() -> Tensor:
         return torch.randn(condition.rows.shape, generator=generator).to(condition.rows)
@@ -318,6 +392,7 @@ class _Twist:
 
     def __init__(self, model: Diffusion, guides: Sequence[Guide], condition: Condition) -> None:
         self.model, self.guides, self.condition = model, guides, condition
+        self._lines = [self._line_of(guide) for guide in guides]
 
     def __call__(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Its logarithm ``(batch,)``, the estimate, and the change of the estimate, ``(batch, numbers)``."""
@@ -327,9 +402,16 @@ class _Twist:
             # of a standardised number with a normal distribution, given its noisy value
             deviation = sigma * (1 + sigma**2).rsqrt()
             values, spread = self._values(estimate, deviation)
-            log_twist = torch.stack(
-                [guide.smoothed(values, spread, deviation**2) for guide in self.guides]
-            ).sum(0)
+            terms = []
+            for guide, line in zip(self.guides, self._lines, strict=True):
+                if line is None:
+                    terms.append(guide.smoothed(values, spread, deviation**2))
+                    continue
+                name = guide.names()[0]
+                coordinate = estimate[:, self.condition.frame.slots[name].numbers].view_as(values[name])
+                around = deviation.expand_as(coordinate)
+                terms.append(guide.smoothed_along(line, values[name], spread[name], coordinate, around))
+            log_twist = torch.stack(terms).sum(0)
             if not bool(log_twist.isfinite().all()):
                 raise ObservationError(
                     "guided sampling: a likelihood is NaN or infinite at the estimates of some particles; "
@@ -347,6 +429,23 @@ class _Twist:
         with torch.no_grad():
             return torch.stack([guide.log_likelihood(values) for guide in self.guides]).sum(0)
 
+    def _line_of(self, guide: Guide) -> Line | None:
+        """The coordinates of the only variable that a guide reads, if they are not linear in its values."""
+        model, frame = self.model, self.condition.frame
+        if len(guide.names()) != 1:
+            return None
+        (name,) = guide.names()
+        own, slot = model.coordinates[name], frame.slots[name]
+        if own.are_linear and model.quantiles is None:
+            return None
+
+        def place(x: Tensor) -> Tensor:
+            rows = x.new_zeros(1, frame.numbers)
+            rows[:, slot.numbers] = x.expand(slot.shape).reshape(1, -1)
+            return model._standard(rows, frame)[:, slot.numbers].reshape(slot.shape).to(x)
+
+        return Line(own.low, own.high, place)
+
     def _values(self, rows: Tensor, deviation: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Natural values of real variables and the standard deviations around them."""
         frame: Frame = self.condition.frame
@@ -359,6 +458,14 @@ class _Twist:
                 values[name] = natural[:, slot.numbers].reshape(shape)
                 spread[name] = around[:, slot.numbers].reshape(shape)
         return values, spread
+
+
+def _check_settings(kind: str, name: object, settings: Mapping[str, object]) -> None:
+    if not isinstance(name, str):
+        raise ArgumentError(f"{kind}: the name of a variable comes first, got {name!r}.")
+    for what, x in settings.items():
+        if isinstance(x, (bool, str)) or x is None:
+            raise ArgumentError(f"{kind}: {what} of {name!r} is a number or a tensor, got {x!r}.")
 
 
 def _check_guides(model: Diffusion, guides: Sequence[Guide], condition: Condition) -> None:

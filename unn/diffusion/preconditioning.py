@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
 from ..graph.symmetries import Symmetry, generators
+from ..networks.by_variable import ByVariable
 from ..networks.tokens import Frame, Frames
 
 PreconditioningName = Literal["auto", "linear", "scalar"]
@@ -24,6 +25,9 @@ MOST_NUMBERS = 64
 
 SAMPLES_PER_NUMBER = 10
 """Samples for each number that a covariance needs; with fewer, its conditional variances are too small."""
+
+_DETERMINED = 5e-4
+"""Deviation of a standardised number given all others up to which rounding or ``_JITTER`` may explain it."""
 
 _JITTER = 1e-8
 """Added to the variance of each standardised number, since computed values and options of categories are
@@ -108,12 +112,25 @@ class LinearPreconditioner(nn.Module):
         numbers = frames.at().numbers
         self.register_buffer("mean", torch.zeros(numbers, dtype=torch.float64))
         self.register_buffer("covariance", torch.eye(numbers, dtype=torch.float64))
-        self.innovations = nn.ModuleDict(
+        self.innovations = ByVariable(
             {name: nn.Linear(channels, width, bias=False) for name, channels in frames.channels.items()}
         )
         for weight in self.innovations.parameters():
             nn.init.zeros_(weight)
         self.register_load_state_dict_pre_hook(_complete_earlier_state)
+
+    def narrowest(self, numbers: Tensor) -> float:
+        """Smallest standard deviation of some numbers given all others, infinite for none.
+
+        Numbers that the others determine do not count.
+
+        Args:
+            numbers: mask of the numbers, shape ``(numbers,)``.
+        """
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(self.covariance))
+        deviations = (1 / precision.diagonal() - _JITTER).clamp(min=0).sqrt()[numbers.to(precision.device)]
+        free = deviations[deviations > _DETERMINED]
+        return float(free.min()) if len(free) else math.inf
 
     @property
     def samples(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -23,6 +23,15 @@ class Schedule(ABC):
     @abstractmethod
     def levels(self, steps: int) -> Tensor:
         """Noise levels for sampling, decreasing to 0, shape ``(steps + 1,)``."""
+
+    @property
+    def least(self) -> float:
+        """The smallest level above 0 in sampling."""
+        return float(self.levels(2)[1])
+
+    def reaching(self, level: float) -> Schedule:
+        """This schedule with a smallest level in sampling of at most ``level``, where it can be chosen."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,13 @@ class LogUniform(Schedule):
     def __post_init__(self) -> None:
         _check_range(self.lowest, self.highest, self)
 
+    @property
+    def least(self) -> float:
+        return self.lowest
+
+    def reaching(self, level: float) -> LogUniform:
+        return replace(self, lowest=min(self.lowest, level))
+
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         low, high = math.log(self.lowest), math.log(self.highest)
         return (low + (high - low) * torch.rand(count, generator=generator)).exp()
@@ -109,6 +125,13 @@ class LogNormal(Schedule):
 
     def __post_init__(self) -> None:
         _check_range(self.lowest, self.highest, self)
+
+    @property
+    def least(self) -> float:
+        return self.lowest
+
+    def reaching(self, level: float) -> LogNormal:
+        return replace(self, lowest=min(self.lowest, level))
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         return (self.mean + self.deviation * torch.randn(count, generator=generator)).exp()

@@ -218,7 +218,8 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
         if name in graph.variables and None in shape:
             axis = array.axes[shape.index(None)]
             raise DeclarationError(
-                f"adjacency: variable {name!r} has no size for axis {axis!r}; pass it, "
+                f"graph {graph.name!r}: the size of axis {axis!r} of variable {name!r} is unknown; give it "
+                f"as sizes={{{axis!r}: ...}}, or to a method of the graph by name, such as "
                 f"g.adjacency({axis}=...)."
             )
         if None not in shape:

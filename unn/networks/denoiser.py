@@ -19,6 +19,7 @@ from ..graph.diameter import longest_shortest_path
 from ..graph.symmetries import Assumption, Symmetry, assumptions
 from ..renamed import current_name
 from .blocks import TransformerBlock
+from .by_variable import ByVariable
 from .embeddings import ArrayEmbedding, node_positions, sinusoids
 from .tokens import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
 
@@ -98,8 +99,8 @@ class Denoiser(nn.Module):
         self._positions: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
         self._warned = False
         channels = self.frames.channels
-        self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
-        self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
+        self.read = ByVariable({name: nn.Linear(count, width) for name, count in channels.items()})
+        self.write = ByVariable({name: nn.Linear(width, count) for name, count in channels.items()})
         self.independent = (
             nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
         )
@@ -110,7 +111,7 @@ class Denoiser(nn.Module):
         if self_conditioning == "tokens":
             self.previous = nn.Linear(width, width, bias=False)
         elif self_conditioning == "estimate":
-            self.previous = nn.ModuleDict(
+            self.previous = ByVariable(
                 {name: nn.Linear(count, width, bias=False) for name, count in channels.items()}
             )
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))

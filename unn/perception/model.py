@@ -13,6 +13,7 @@ from ..cache import BoundedCache
 from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
+from ..networks.by_variable import ByVariable
 from ..networks.tokens import Given, Rows
 from ..solver.layout import Layout
 from ..solver.propagation import Known, evidence, propagate
@@ -72,7 +73,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
             # the one feature axis of a category, or none of a binary variable
             classes = feature_shape[1][0] if feature_shape[1] else 2
             readers[sensor.features] = Reader(feature_shape[0], classes, options)
-        self.readers = nn.ModuleDict(readers)
+        self.readers = ByVariable(readers)
 
     def __getstate__(self) -> dict[str, object]:
         # sparse matrices cannot be copied

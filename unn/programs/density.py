@@ -208,6 +208,8 @@ def as_stored(recorded: Recorded, value: Tensor) -> Array:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         expected = ", ".join(map(str, ("batch", *shape)))
         raise ObservationError(f"variable {name!r} needs a tensor of shape ({expected}), got {got}.")
+    if value.is_complex():
+        raise ObservationError(f"variable {name!r} needs real numbers, got {value.dtype}.")
     x = value.detach().cpu().double().numpy().reshape(len(value), recorded.nodes.size, *inner)
     if np.isnan(x).any():
         raise ObservationError(f"variable {name!r}: values have NaN entries.")

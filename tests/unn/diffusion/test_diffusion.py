@@ -40,7 +40,7 @@ def test_the_network_receives_values_of_unit_scale_and_a_level_of_the_order_of_o
     condition = model.condition({"A": values_of(1)["A"]}, 3)
     x, sigma = (
         torch.randn(3, condition.frame.numbers, dtype=torch.float64),
-        torch.tensor([0.01, 1.0, 80.0], dtype=torch.float64),
+        torch.tensor([0.02, 1.0, 80.0], dtype=torch.float64),
     )
     out = model.denoise(x, sigma, condition)
     ((rows, level, observed, memory),) = seen

@@ -208,3 +208,49 @@ def test_a_constant_likelihood_changes_nothing():
     result = guided_samples(exact(pair), [constant], count=2000, steps=30, seed=0)
     assert result.log_evidence == pytest.approx(0.0, abs=1e-6)
     assert result.effective == pytest.approx(2000)
+
+
+def heavy(t):
+    t.sample("x", LogNormal(0.0, 1.5))
+
+
+@pytest.mark.parametrize(("low", "high"), [(6.84, math.inf), (21.77, math.inf), (5.0, 12.0), (-1.0, 0.1)])
+def test_intervals_in_the_tails_of_positive_variables_have_their_probability(low, high):
+    result = guided_samples(exact(heavy, scale=1.5), [Within("x", low, high)], count=COUNT, seed=0)
+    bounds = (math.log(max(low, 1e-300)) / 1.5, math.log(high) / 1.5)
+    probability = stats.norm.cdf(bounds[1]) - stats.norm.cdf(bounds[0])
+    assert abs(result.log_evidence - math.log(probability)) < 0.1
+    law = stats.truncnorm(*bounds)
+    assert stats.kstest(result["x"].log().numpy() / 1.5, law.cdf).statistic < 0.05
+    assert result.effective > COUNT / 4
+
+
+@pytest.mark.parametrize(("value", "deviation"), [(20.0, 1.0), (0.5, 2.0), (1.0, 0.1), (-1.0, 1.0)])
+def test_measurements_of_positive_variables_give_the_posterior_by_quadrature(value, deviation):
+    result = guided_samples(exact(heavy, scale=1.5), [Near("x", value, deviation)], count=COUNT, seed=0)
+    u = torch.linspace(-8, 8, 400_001, dtype=torch.float64)
+    x = torch.exp(1.5 * u)
+    weights = torch.exp(-0.5 * u**2 - 0.5 * ((value - x) / deviation) ** 2)
+    evidence = weights.sum() * (u[1] - u[0]) / (2 * math.pi * deviation)
+    mean = (weights * x).sum() / weights.sum()
+    spread = ((weights * (x - mean) ** 2).sum() / weights.sum()).sqrt()
+    assert abs(result.log_evidence - float(evidence.log())) < 0.12
+    assert abs(result["x"].mean() - mean) < 0.1 * spread
+    assert abs(result["x"].std() / spread - 1) < 0.1
+
+
+def test_what_is_no_guide_is_refused_with_what_is_one():
+    model = exact(pair)
+    for guides in (Within("x", 0.0), ["x"], "x"):
+        with pytest.raises(ArgumentError, match="takes a list of guides such as"):
+            guided_samples(model, guides)
+    for attempt in (
+        lambda: Within("x", "0", 1.0),
+        lambda: Near("x", None, 1.0),
+        lambda: Near("x", "x", 1.0),
+        lambda: Within(0.0, 1.0),
+    ):
+        with pytest.raises(ArgumentError, match=r"Within|Near"):
+            attempt()
+    with pytest.raises(ArgumentError, match="Likelihood: a function"):
+        Likelihood(3)

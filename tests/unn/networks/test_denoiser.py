@@ -30,7 +30,7 @@ from support.problem_graphs import factorisation, sorting, sudoku
 from support.structures import declarations
 
 import unn
-from factors import Clique, Depends
+from factors import Clique, Depends, Multilinear
 from unn.networks import Denoiser
 from unn.networks.denoiser import SELF_CONDITIONINGS
 from unn.networks.tokens import Frames
@@ -517,3 +517,26 @@ def test_sizes_that_were_not_used_for_long_are_dropped_and_made_again_with_the_s
     assert len(net.frames._made) == len(net._positions) == 2
     for sizes, expected in zip(every, first, strict=True):
         assert torch.equal(net(*inputs(net.frame(**sizes)), net.frame(**sizes)), expected)
+
+
+@pytest.mark.parametrize("name", ["type", "values", "double", "keys"])
+def test_variables_may_have_the_names_of_attributes_of_modules(name, tmp_path):
+    g = unn.FactorGraph("names", n=3)
+    x, y = g.variable(name, "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], y["i"]))
+    model = unn.Diffusion(unn.Denoiser(g, width=8, depth=1, heads=1, self_conditioning="estimate"))
+    rows = {name: torch.randn(40, 3), "y": torch.randn(40, 3)}
+    model.train()
+    model.loss(rows, torch.zeros(40, 6, dtype=torch.bool)).backward()
+    other = unn.Diffusion(unn.Denoiser(g, width=8, depth=1, heads=1, self_conditioning="estimate"))
+    other.load_state_dict(model.state_dict())
+    one, two = (m.double().float().sample({}, 2, seed=0, steps=2)[name] for m in (model, other))
+    assert torch.equal(one, two)
+
+
+def test_a_variable_with_the_name_of_the_state_of_modules_is_refused_by_name():
+    g = unn.FactorGraph("names", n=3)
+    x, y = g.variable("training", "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], y["i"]))
+    with pytest.raises(unn.DeclarationError, match="'training' is the state of a module"):
+        unn.Denoiser(g, width=8, depth=1, heads=1)

@@ -446,3 +446,9 @@ def test_evidence_at_a_point_mass_has_its_component(dtype):
 
     posterior = unn.trace(program).posterior({"b": torch.tensor([0.1], dtype=dtype)}, 200, seed=0)
     assert bool((posterior["s"] == 1).all())
+
+
+def test_complex_values_are_refused():
+    traced = unn.trace(lambda t: t.sample("x", Normal()))
+    with pytest.raises(unn.ObservationError, match="'x' needs real numbers, got torch.complex64"):
+        traced.log_prob({"x": torch.tensor([1 + 5j])})

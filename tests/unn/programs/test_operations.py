@@ -44,6 +44,9 @@ OPERATIONS = {
     "einsum": lambda x, y: np.einsum("ik,jk->ij", x, x) + np.einsum("ij,j", x, y)[:, None],
     "einsum of a long diagonal": lambda x, y: np.einsum("iiij->j", np.stack([np.stack([x[:, :3]] * 3)] * 3)),
     "einsum of a diagonal": lambda x, y: np.einsum("ii,i->i", x[:, 1:], y[1:]) + np.einsum("ii", x[:, 1:]),
+    "reduction of a ufunc over all axes": lambda x, y: (
+        np.add.reduce(x, axis=None) + np.maximum.reduce(y, None)
+    ),
     "reduction of a ufunc": lambda x, y: np.logaddexp.reduce(x, axis=1) + np.add.reduce(x[:, :3]),
     "shapes": lambda x, y: np.reshape(x, (2, 6)).T.ravel()[::-1].reshape(4, 3) + np.swapaxes(x, 0, 1),
     "moved": lambda x, y: (

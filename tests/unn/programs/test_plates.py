@@ -143,3 +143,10 @@ def test_ranges_of_another_form_are_refused():
 def test_plates_are_not_named_as_arguments_beside_sizes(name):
     with pytest.raises(ArgumentError, match=says(repr(name), "rename it")):
         trace_plates(lambda t, **sizes: t.sample("x", Normal(), sizes[name]), {name: (1, 3)})
+
+
+def test_sizes_that_are_missing_are_asked_for_by_the_argument_that_has_them():
+    plated = trace_plates(lambda t, n: t.sample("x", Normal(t.sample("m", Normal()), 1.0), n), {"n": (1, 5)})
+    model = unn.Diffusion(unn.Denoiser(plated.graph, width=8, depth=1, heads=1))
+    with pytest.raises(unn.DeclarationError, match=r"sizes=\{'n': \.\.\.\}"):
+        model.sample({}, 2)
