@@ -29,6 +29,7 @@ from .recording import (
     record,
     select,
     union_along,
+    without_overflow,
 )
 from .tape import Tape, aligned
 from .values import Value
@@ -200,10 +201,8 @@ def _reduce_axes(tape: Tape, function: Function, source: Value, options: dict[st
         options["keepdims"] = True
 
     def run(x: Array) -> Array:
-        result: Array = function(
-            as_counts(x) if counted else x, axis=moved[0] if len(moved) == 1 else moved, **options
-        )
-        return result
+        axis = moved[0] if len(moved) == 1 else moved
+        return without_overflow(function, as_counts(x) if counted else x, axis=axis, **options)
 
     return record(tape, run, [source], parents)
 
@@ -213,7 +212,11 @@ def _scan(tape: Tape, function: Function, array: Recordable, *args: Any, **optio
     """A function whose entries depend on the preceding ones along an axis."""
     source, axis, options = _one_axis(tape, function, array, args, options)
     parents = UNION.accumulate(source.parents, axis=axis)
-    return record(tape, lambda x: function(as_counts(x), axis=axis + 1, **options), [source], parents)
+
+    def run(x: Array) -> Array:
+        return without_overflow(function, as_counts(x), axis=axis + 1, **options)
+
+    return record(tape, run, [source], parents)
 
 
 @_rule(*_ORDERINGS)

@@ -97,6 +97,11 @@ def as_objects(parents: Any, shape: Shape) -> Parents:
     return result
 
 
+_PRODUCTS = (np.multiply, np.power, np.square, np.prod, np.cumprod, np.multiply.reduce)
+_LARGEST_COUNT = 2.0**62
+"""Whole numbers below this have no rounding error in 64 bits, nor do their doubles overflow."""
+
+
 def record(
     tape: Tape,
     function: Callable[..., Array],
@@ -157,10 +162,8 @@ def elementwise(
     as_numbers = function not in _LOGICAL
 
     def run(*batches: Array) -> Array:
-        result: Array = function(
-            *(aligned(as_counts(x) if as_numbers else x, len(shape)) for x in batches), **options
-        )
-        return result
+        arrays = [aligned(as_counts(x) if as_numbers else x, len(shape)) for x in batches]
+        return without_overflow(function, *arrays, **options)
 
     return record(tape, run, sources, as_objects(parents, shape))
 
@@ -279,6 +282,15 @@ def _check_order(source: Value, index: tuple[Any, ...]) -> None:
             f"program: {source!r} is indexed by an array of values and by other numbers with a slice between "
             "them, whose axes numpy would move to the front; index one axis at a time."
         )
+
+
+def without_overflow(function: Callable[..., Any], *arrays: Array, **options: Any) -> Array:
+    """The result of a function; of products of whole numbers that 64 bits do not hold, as real numbers."""
+    result: Array = function(*arrays, **options)
+    if function not in _PRODUCTS or result.dtype.kind not in "iu" or not result.size:
+        return result
+    real: Array = function(*(x.astype(np.float64) for x in arrays), **options)
+    return real if np.abs(real).max() >= _LARGEST_COUNT else result
 
 
 def as_counts(x: Array) -> Array:

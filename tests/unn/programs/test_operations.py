@@ -241,3 +241,30 @@ def test_the_place_of_the_largest_of_all_entries_keeps_the_axes_that_are_asked_f
     expected = np.stack([function(x, keepdims=True) for x in draws["x"].numpy()])
     assert np.array_equal(draws["place"].numpy(), expected)
     assert np.array_equal(draws["number"].numpy(), expected[:, 0, 0])
+
+
+def test_products_of_counts_that_64_bits_do_not_hold_are_real_numbers():
+    def program(t):
+        k = t.sample("k", Poisson(60.0), 12)
+        t.deterministic(k[0] ** 12, "power")
+        t.deterministic(np.prod(k), "product")
+        t.deterministic(np.multiply.reduce(k), "reduced")
+        t.deterministic(np.cumprod(k)[-1], "scanned")
+        t.deterministic(k[0] ** 6 * k[1] ** 6, "times")
+        t.deterministic(np.square(k[0] ** 6), "square")
+        # what is small stays whole, as an index must
+        table = t.constant(np.arange(200.0))
+        t.deterministic(table[np.prod(k[:2]) - k[0] * k[1]], "indexed")
+
+    draws = unn.trace(program).draw(20, seed=0, dtype=torch.float64)
+    k = draws["k"]
+    for name, expected in {
+        "power": k[:, 0] ** 12,
+        "product": k.prod(1),
+        "reduced": k.prod(1),
+        "scanned": k.prod(1),
+        "times": k[:, 0] ** 6 * k[:, 1] ** 6,
+        "square": k[:, 0] ** 12,
+        "indexed": torch.zeros(20, dtype=torch.float64),
+    }.items():
+        torch.testing.assert_close(draws[name], expected, rtol=1e-12, atol=0)
