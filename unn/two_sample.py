@@ -93,6 +93,9 @@ def _check(where: str, one: Tensor, other: Tensor, least: int) -> tuple[_Samples
         ObservationError: for shapes that do not fit one another, too few samples, or values that are not
             finite.
     """
+    for samples in (one, other):
+        if not isinstance(samples, Tensor):
+            raise ObservationError(f"{where}: samples are tensors, got {type(samples).__name__}.")
     if one.ndim != 2 or one.shape != other.shape or len(one) < least or not one.shape[1]:
         raise ObservationError(
             f"{where}: both sets need the shape (count, d) with equal counts of at least {least}, got "

@@ -102,3 +102,9 @@ def test_samples_that_differ_from_a_constant_reference_have_no_bias_and_no_sprea
     for samples in (constant + 1, constant + torch.randn(50, 2)):
         assert math.isnan(measured("bias", constant, samples))
         assert math.isnan(measured("spread", constant, samples))
+
+
+def test_samples_that_are_no_tensors_are_refused():
+    for measure in (c2st, mmd):
+        with pytest.raises(ObservationError, match="samples are tensors, got ndarray"):
+            measure(torch.zeros(100, 2).numpy(), torch.zeros(100, 2))

@@ -403,8 +403,13 @@ class Frames:
     def of(self, values: Given, sizes: Mapping[str, int]) -> Frame:
         """Return the frame at given sizes, or if none are given at those of values, shape ``(batch, *axes)``.
 
-        Errors as for ``at``.
+        Errors as for ``at``, and an ObservationError for values that are no mapping.
         """
+        if not isinstance(values, Mapping):
+            raise ObservationError(
+                f"graph {self.graph.name!r}: values are a mapping from names to tensors such as "
+                f"{{'x': x}}, got {type(values).__name__}."
+            )
         return self.at(**(sizes or dynamic_sizes(self.graph, values)))
 
     def _make(self, sizes: Mapping[str, int]) -> Frame:

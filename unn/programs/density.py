@@ -128,6 +128,7 @@ def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:
         ObservationError: for missing or unknown variables, shapes or batches that do not fit, NaN, or
             categories that are not one-hot.
     """
+    _check_mapping(values)
     for name in values:
         if name not in tape.variables:
             raise ObservationError(f"program: there is no variable {name!r}.{suggest(name, tape.variables)}")
@@ -148,6 +149,14 @@ def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:
     return stored
 
 
+def _check_mapping(values: object) -> None:
+    if not isinstance(values, Mapping):
+        raise ObservationError(
+            "program: values are a mapping from names to tensors such as {'x': x}, got "
+            f"{type(values).__name__}."
+        )
+
+
 def stored_evidence(
     tape: Tape, rows: Rows, given: Mapping[str, Tensor | Partial]
 ) -> dict[str, tuple[Array, Array]]:
@@ -162,6 +171,7 @@ def stored_evidence(
         ObservationError: for unknown variables, values outside their domain, or values and masks that do not
             fit the variables.
     """
+    _check_mapping(given)
     numbers, nodes = rows.observation({name: _with_batch(rows, name, x) for name, x in given.items()}, 1)
     evidence = {}
     for name in given:

@@ -55,13 +55,15 @@ def holds_values(x: Recordable) -> bool:
 
 
 def plain_array(x: Recordable, what: str) -> Array:
-    """Convert a plain number, array or nested list to truth values, integers or double precision.
+    """Convert a plain number, array, tensor or nested list to truth values, integers or double precision.
+
+    A program has no derivatives, so that a tensor with a gradient counts as constant.
 
     Raises:
         DeclarationError: for any other object.
     """
     try:
-        array = np.asarray(x)
+        array = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     except (TypeError, ValueError):
         array = np.asarray(None)
     dtypes = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -292,7 +293,24 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
         raise DeclarationError(
             f"program: trace takes a function whose first argument is the tracer t, got {program!r}."
         )
+    _check_arguments(program, args, options)
     return Traced(getattr(program, "__name__", "program"), record_twice(program, args, options))
+
+
+def _check_arguments(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(program)
+    except ValueError:
+        # some compiled functions have none
+        return
+    try:
+        signature.bind(Tracer(), *args, **options)
+    except TypeError as error:
+        name = getattr(program, "__name__", "program")
+        raise DeclarationError(
+            f"program {name!r}: {error}; it is called with the tracer t, and then with the other arguments "
+            "of trace."
+        ) from None
 
 
 def record_twice(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> Tape:

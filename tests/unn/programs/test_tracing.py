@@ -436,3 +436,26 @@ def test_values_describe_themselves():
         and repr(Normal(0, 2)) == "Normal(mean=0, scale=2)"
         and repr(Permutation(3)) == "Permutation(3)"
     )
+
+
+def test_programs_whose_arguments_do_not_fit_are_refused():
+    with pytest.raises(unn.DeclarationError, match="too many positional arguments.* tracer t"):
+        unn.trace(lambda: None)
+    with pytest.raises(unn.DeclarationError, match="missing a required argument: 'n'"):
+        unn.trace(lambda t, n: None)
+
+
+def test_tensors_with_a_gradient_are_constants_of_a_program():
+    mean = torch.ones(3, requires_grad=True)
+    traced = unn.trace(lambda t: t.sample("x", Normal(mean, 1e-9)))
+    assert traced.draw(2, seed=0)["x"].sub(1).abs().max() < 1e-6
+
+
+def test_values_that_are_no_mapping_are_refused():
+    traced = unn.trace(lambda t: t.sample("x", Normal()))
+    for attempt in (lambda: traced.log_prob(None), lambda: traced.posterior(["x"])):
+        with pytest.raises(unn.ObservationError, match="a mapping from names to tensors"):
+            attempt()
+    model = unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=1))
+    with pytest.raises(unn.ObservationError, match="a mapping from names to tensors"):
+        model.sample("x")
