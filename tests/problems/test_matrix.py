@@ -3,6 +3,7 @@ can."""
 
 import json
 import re
+from functools import cache
 
 import pytest
 import torch
@@ -68,6 +69,12 @@ GIVEN = {
 }
 
 
+@cache
+def verdicts_of(name):
+    """Which engines serve a problem; a large declaration takes seconds to ask."""
+    return load_problem(name).verdicts()
+
+
 @pytest.mark.parametrize(("name", "engine"), MATRIX)
 def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can(
     name, engine, tmp_path, capsys
@@ -85,7 +92,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
             )
             assert json.loads(trained)["step"] == 1
         return
-    verdict = problem.verdicts()[engine]
+    verdict = verdicts_of(name)[engine]
     # what an engine refuses at the default size of a problem it may serve at a smaller one
     options = [*SMALL[engine], *(OPTIONS.get(name, []) if verdict else [])]
     train = [
@@ -104,7 +111,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
     ]
     if not verdict:
         message = refused(capsys, *train, "--folder", tmp_path / "run")
-        able = [other for other, each in problem.verdicts().items() if each]
+        able = [other for other, each in verdicts_of(name).items() if each]
         assert verdict.reason in message and all(other in message for other in able)
         assert not (tmp_path / "run").exists()
         return
