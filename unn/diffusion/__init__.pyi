@@ -1,4 +1,5 @@
 from .diffusion import Diffusion as Diffusion
+from .guidance import CoordinateLine as CoordinateLine
 from .guidance import Guide as Guide
 from .guidance import Guided as Guided
 from .guidance import Likelihood as Likelihood

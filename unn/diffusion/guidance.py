@@ -57,7 +57,7 @@ class Guide(ABC):
         """
 
     def smoothed_along(
-        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
     ) -> Tensor:
         """As ``smoothed``, for a guide on one variable whose coordinates are not linear in its values.
 
@@ -83,7 +83,7 @@ class Guide(ABC):
 
 
 @dataclass(frozen=True)
-class Line:
+class CoordinateLine:
     """The standardised coordinates of a real variable.
 
     Attributes:
@@ -134,7 +134,7 @@ class Within(Guide):
         return _log_inside(values[self.name], spread[self.name], self.low, self.high)
 
     def smoothed_along(
-        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
     ) -> Tensor:
         low, high = (torch.as_tensor(x).to(value) for x in (self.low, self.high))
         low = torch.where(low > line.low, line.place(low), -math.inf)
@@ -190,7 +190,7 @@ class Near(Guide):
         return self._log_density(values[self.name], spread[self.name])
 
     def smoothed_along(
-        self, line: Line, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
     ) -> Tensor:
         measured, deviation = (torch.as_tensor(x).to(value) for x in (self.value, self.deviation))
         # an interval of the noise within the bounds says how wide the likelihood is in coordinates
@@ -429,7 +429,7 @@ class _Twist:
         with torch.no_grad():
             return torch.stack([guide.log_likelihood(values) for guide in self.guides]).sum(0)
 
-    def _line_of(self, guide: Guide) -> Line | None:
+    def _line_of(self, guide: Guide) -> CoordinateLine | None:
         """The coordinates of the only variable that a guide reads, if they are not linear in its values."""
         model, frame = self.model, self.condition.frame
         if len(guide.names()) != 1:
@@ -444,7 +444,7 @@ class _Twist:
             rows[:, slot.numbers] = x.expand(slot.shape).reshape(1, -1)
             return model._standard(rows, frame)[:, slot.numbers].reshape(slot.shape).to(x)
 
-        return Line(own.low, own.high, place)
+        return CoordinateLine(own.low, own.high, place)
 
     def _values(self, rows: Tensor, deviation: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Natural values of real variables and the standard deviations around them."""
