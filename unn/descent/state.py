@@ -156,10 +156,10 @@ class State:
         if absent is None and old is None:
             absent = self._nowhere(name)
         if absent is not None:
-            kept = torch.zeros_like(absent) if step.nodes is None else ~step.nodes
+            untouched = torch.zeros_like(absent) if step.nodes is None else ~step.nodes
             if step.rows is not None:
-                kept = kept | ~_along(step.rows, kept)
-            self._absent[name] = absent & kept
+                untouched = untouched | ~_along(step.rows, untouched)
+            self._absent[name] = absent & untouched
         return moved
 
     def replace(self, step: PlannedUpdate, x: Tensor) -> None:

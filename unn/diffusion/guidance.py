@@ -57,7 +57,7 @@ class Guide(ABC):
         """
 
     def smoothed_along(
-        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, deviation: Tensor
     ) -> Tensor:
         """As ``smoothed``, for a guide on one variable whose coordinates are not linear in its values.
 
@@ -68,10 +68,11 @@ class Guide(ABC):
             line: the coordinates.
             value, spread: estimates of the variable and standard deviations around them, shape ``(batch,
                 *axes)``.
-            coordinate, around: the same in standardised coordinates.
+            coordinate: the estimates in standardised coordinates, of the same shape.
+            deviation: standard deviation around them, from 0 to 1, shape ``()``.
         """
         name = self.names()[0]
-        return self.smoothed({name: value}, {name: spread}, around.square().max())
+        return self.smoothed({name: value}, {name: spread}, deviation**2)
 
     def names(self) -> Sequence[str]:
         """Variables that the guide reads; any real ones by default."""
@@ -134,12 +135,12 @@ class Within(Guide):
         return _log_inside(values[self.name], spread[self.name], self.low, self.high)
 
     def smoothed_along(
-        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, deviation: Tensor
     ) -> Tensor:
         low, high = (torch.as_tensor(x).to(value) for x in (self.low, self.high))
         low = torch.where(low > line.low, line.place(low), -math.inf)
         high = torch.where(high < line.high, line.place(high), math.inf)
-        return _log_inside(coordinate, around, low, high)
+        return _log_inside(coordinate, deviation, low, high)
 
 
 def _log_inside(x: Tensor, deviation: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -190,16 +191,16 @@ class Near(Guide):
         return self._log_density(values[self.name], spread[self.name])
 
     def smoothed_along(
-        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, around: Tensor
+        self, line: CoordinateLine, value: Tensor, spread: Tensor, coordinate: Tensor, deviation: Tensor
     ) -> Tensor:
-        measured, deviation = (torch.as_tensor(x).to(value) for x in (self.value, self.deviation))
+        measured, noise = (torch.as_tensor(x).to(value) for x in (self.value, self.deviation))
         # an interval of the noise within the bounds says how wide the likelihood is in coordinates
-        margin = torch.minimum(deviation, torch.as_tensor(line.high - line.low).to(value)) / 8
-        start = torch.clamp(measured - deviation, line.low + margin, line.high - 2 * margin)
-        end = torch.clamp(measured + deviation, start + margin, line.high - margin)
+        margin = torch.minimum(noise, torch.as_tensor(line.high - line.low).to(value)) / 8
+        start = torch.clamp(measured - noise, line.low + margin, line.high - 2 * margin)
+        end = torch.clamp(measured + noise, start + margin, line.high - margin)
         first, last = line.place(start), line.place(end)
         width, natural = (last - first) / 2, (end - start) / 2
-        variance = width**2 + around**2
+        variance = width**2 + deviation**2
         density = -0.5 * (((first + last) / 2 - coordinate) ** 2 / variance + variance.log())
         density = density + (width / natural).log() - 0.5 * math.log(2 * math.pi)
         far = density.reshape(len(value), -1).sum(1)
@@ -409,8 +410,7 @@ class _Twist:
                     continue
                 name = guide.names()[0]
                 coordinate = estimate[:, self.condition.frame.slots[name].numbers].view_as(values[name])
-                around = deviation.expand_as(coordinate)
-                terms.append(guide.smoothed_along(line, values[name], spread[name], coordinate, around))
+                terms.append(guide.smoothed_along(line, values[name], spread[name], coordinate, deviation))
             log_twist = torch.stack(terms).sum(0)
             if not bool(log_twist.isfinite().all()):
                 raise ObservationError(

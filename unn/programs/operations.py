@@ -126,10 +126,9 @@ def _ufunc(
             f"program: np.{ufunc.__name__} cannot write a value computed from {value.origin()} into a numpy "
             "array; bind the result to a name, x = x + y, or use t.empty."
         )
-    # the axis None of a reduction is that of all axes
-    options = {
-        name: x for name, x in options.items() if x is not None or (name, method) == ("axis", "reduce")
-    }
+    # the axis None of a reduction stands for all axes; None elsewhere is an option that was left out
+    meant = {"axis"} if method == "reduce" else set()
+    options = {name: x for name, x in options.items() if x is not None or name in meant}
     if method == "__call__" and ufunc.signature is None and ufunc.nout == 1 and not options:
         return elementwise(tape, ufunc, inputs)
     if method == "reduce" and ufunc.nout == 1:
