@@ -1,8 +1,12 @@
 """What holds for all tests."""
 
 import os
+import random
+import zlib
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # processes that share the cores must not each have a thread on all of them: with two of two threads the tests
@@ -13,6 +17,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # how long an example takes says more about the machine and what else runs on it than about the package
 settings.register_profile("unn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unn")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Every test draws the same values each time, whichever tests run before it or beside it."""
+    seed = zlib.crc32(item.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session", autouse=True)

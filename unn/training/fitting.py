@@ -20,6 +20,7 @@ from .options import TrainingConfig
 from .task import Task
 
 if TYPE_CHECKING:
+    from ..programs.plates import Plated
     from ..programs.traced import Traced
 
 Values = Mapping[str, Tensor]
@@ -27,6 +28,8 @@ Generated = Callable[[int, torch.Generator], Values]
 Observed = Literal["any"] | Sequence[str] | Callable[[int, torch.Generator], Tensor | Mapping[str, Tensor]]
 Batch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
 """Values by variable, and the observation mask of the model."""
+_Observer = Callable[[Values, int, torch.Generator], Any]
+"""Draws the observation masks of a number of examples with given values."""
 
 STANDARDISING = 1024
 """Number of examples from which the means and standard deviations of continuous variables are estimated."""
@@ -49,7 +52,7 @@ class Fitted:
 
 def fit(
     model: nn.Module,
-    examples: Values | Generated | Traced,
+    examples: Values | Generated | Traced | Plated,
     *,
     steps: int,
     loss: Callable[[Any, dict[str, Tensor]], Tensor] | None = None,
@@ -78,13 +81,15 @@ def fit(
             continuous variables are not standardised, is first prepared on examples.
         examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
             ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
+            For one with plates each step draws their sizes anew, uniform in their ranges, unless ``sizes``
+            has them.
         steps: number of optimizer steps.
         loss: loss function ``(model, values) -> scalar``, the mean over the batch, for models
             without a method ``loss``.
         observed: observation masks for the method ``loss`` of the model: "any" (a random subset of
             the nodes, its size uniform), names of variables, or a function
             ``(count, generator) -> observed`` that returns the argument ``observed`` of that method.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the examples by default.
         rate: learning rate.
         batch: number of examples per step.
         seed: seed of the order of examples and of all random draws in training, not of the weights.
@@ -127,6 +132,10 @@ def fit(
     )
     config.check()
     extents = dict(sizes or {})
+    draws_sizes = _plated(examples, extents)
+    if draws_sizes is not None:
+        # the values of each step have the sizes of that step
+        examples, extents = draws_sizes, {}
     source = _Source(examples, _observer(model, observed, extents) if loss is None else None)
     if isinstance(model, CanLearn) and loss is None:
         _prepare(model, source, seed, extents)
@@ -139,10 +148,29 @@ def fit(
     return Fitted(losses, result.history[-1]["seconds"] if result.history else 0.0, result.interrupted)
 
 
+def _plated(examples: object, sizes: Mapping[str, int]) -> Generated | None:
+    """Draws of a program with plates at random sizes, those given excepted; None for other examples.
+
+    Raises:
+        ArgumentError: for sizes of no plate, or out of their range.
+    """
+    from ..programs.plates import Plated
+
+    if not isinstance(examples, Plated):
+        return None
+    program = examples
+    program.at(**{name: least for name, (least, _) in program.plates.items()} | dict(sizes))
+
+    def draw(count: int, generator: torch.Generator) -> Values:
+        return program.at(**(program.random_sizes(generator) | dict(sizes))).draw(count, generator)
+
+    return draw
+
+
 class _Source(Examples):
     """Examples from tensors, a function or a program, with their observation masks."""
 
-    def __init__(self, examples: Any, observed: Callable[[int, torch.Generator], Any] | None) -> None:
+    def __init__(self, examples: Any, observed: _Observer | None) -> None:
         from ..programs.traced import Traced
 
         self.observed = observed
@@ -187,7 +215,7 @@ class _Source(Examples):
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return values and observation masks."""
         values = self.values(indices, generator)
-        return values, None if self.observed is None else self.observed(len(indices), generator)
+        return values, None if self.observed is None else self.observed(values, len(indices), generator)
 
 
 class _Loss(Task):
@@ -209,9 +237,7 @@ class _Loss(Task):
         return mean
 
 
-def _observer(
-    model: nn.Module, observed: Observed, sizes: dict[str, int]
-) -> Callable[[int, torch.Generator], Any]:
+def _observer(model: nn.Module, observed: Observed, sizes: dict[str, int]) -> _Observer:
     """Return a function that draws observation masks.
 
     Raises:
@@ -223,31 +249,37 @@ def _observer(
             "pass loss=, a function (model, values) -> scalar."
         )
     if callable(observed):
-        return observed
+        return lambda values, count, generator: observed(count, generator)
     if not isinstance(model, ConditionalModel):
         raise ArgumentError(
             f"fit: the observable nodes of {type(model).__name__} are unknown; "
             "pass observed=, a function (count, generator) -> observed."
         )
-    frame = model.frames.at(**sizes)
+    frames = model.frames
     if observed == "any":
 
-        def any_nodes(count: int, generator: torch.Generator) -> Tensor:
-            rank = torch.rand(count, frame.nodes, generator=generator).argsort(1).argsort(1)
-            return rank < torch.randint(frame.nodes, (count, 1), generator=generator)
+        def any_nodes(values: Values, count: int, generator: torch.Generator) -> Tensor:
+            nodes = frames.of(values, sizes).nodes
+            rank = torch.rand(count, nodes, generator=generator).argsort(1).argsort(1)
+            return rank < torch.randint(nodes, (count, 1), generator=generator)
 
         return any_nodes
     names = [observed] if isinstance(observed, str) else list(observed)
     for name in names:
-        if name not in frame.slots:
+        if name not in frames.kinds:
             raise ArgumentError(
                 f"fit: observed names {name!r}, which is not a variable of the "
-                f"graph.{suggest(name, frame.slots)}"
+                f"graph.{suggest(name, frames.kinds)}"
             )
-    nodes = torch.zeros(1, frame.nodes, dtype=torch.bool)
-    for name in names:
-        nodes[:, frame.slots[name].nodes] = True
-    return lambda count, generator: nodes.expand(count, -1)
+
+    def named_nodes(values: Values, count: int, generator: torch.Generator) -> Tensor:
+        frame = frames.of(values, sizes)
+        nodes = torch.zeros(1, frame.nodes, dtype=torch.bool)
+        for name in names:
+            nodes[:, frame.slots[name].nodes] = True
+        return nodes.expand(count, -1)
+
+    return named_nodes
 
 
 def _prepare(model: CanLearn, source: _Source, seed: int, sizes: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ import torch
 import unn
 from factors import Depends
 from unn.engine import CanLearn
-from unn.programs import Normal
+from unn.programs import Normal, trace_plates
 
 
 def gaussian_graph(size=2):
@@ -263,3 +263,57 @@ def test_a_model_without_parameters_learns_by_preparing():
     model = Mean()
     result = unn.fit(model, {"x": torch.tensor([[1.0], [3.0]])}, observed=lambda n, g: {}, steps=3)
     assert len(result.losses) == 0 and float(model.mean) == 2
+
+
+def exchangeable(t, points):
+    mean = t.sample("mean", Normal(0, 1))
+    t.sample("x", Normal(mean, 1), points)
+
+
+def plated_model(plated):
+    torch.manual_seed(0)
+    return unn.Diffusion(unn.Denoiser(plated.graph, width=16, depth=2, heads=2), prediction="velocity")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "observed"),
+    [(None, "any"), (None, ["x"]), ({"points": 3}, "any"), (None, lambda count, generator: {})],
+    ids=["any", "named", "one size", "function"],
+)
+def test_each_step_on_a_program_with_plates_draws_sizes_that_are_not_given(sizes, observed):
+    plated = trace_plates(exchangeable, {"points": (1, 4)})
+    model, batches = plated_model(plated), []
+    original = model.loss
+    model.loss = lambda values, where, **sizes: (
+        batches.append((values, where)),
+        original(values, where, **sizes),
+    )[1]
+    unn.fit(model, plated, steps=40, batch=4, observed=observed, sizes=sizes, seed=1)
+    points = [values["x"].shape[1] for values, _ in batches]
+    assert set(points) == ({3} if sizes else {1, 2, 3, 4})
+    if isinstance(observed, list):
+        assert all(
+            torch.equal(where, torch.tensor([False] + [True] * n).expand(4, -1))
+            for n, (_, where) in zip(points, batches, strict=True)
+        )
+    elif observed == "any":
+        assert all(where.shape == (4, n + 1) for n, (_, where) in zip(points, batches, strict=True))
+
+
+def test_training_on_plates_refuses_sizes_that_they_do_not_have():
+    plated = trace_plates(exchangeable, {"points": (1, 4)})
+    for wrong, words in (({"points": 9}, "1 to 4, got 9"), ({"pints": 2}, "Did you mean 'points'")):
+        with pytest.raises(unn.ArgumentError, match=words):
+            unn.fit(plated_model(plated), plated, steps=1, sizes=wrong)
+
+
+@pytest.mark.slow
+def test_posteriors_of_plates_of_several_sizes_are_those_of_closed_form_after_one_training():
+    plated = trace_plates(exchangeable, {"points": (1, 4)})
+    model = plated_model(plated)
+    unn.fit(model, plated, steps=800, batch=128, rate=5e-3, ema=0.99, observed=["x"])
+    for n in (1, 2, 4):
+        x = torch.linspace(0, 1.5, n)[None]
+        mean = model.sample({"x": x}, 2000, seed=0)["mean"]
+        assert mean.mean().item() == pytest.approx(x.sum().item() / (n + 1), abs=0.08)
+        assert mean.std().item() == pytest.approx((1 / (n + 1)) ** 0.5, rel=0.1)
