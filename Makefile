@@ -23,7 +23,7 @@ lint: .venv/development
 	$(BIN)/lint-imports
 
 docs: .venv/development
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -b html docs docs/_build/html
 
 package: .venv/development
 	$(BIN)/python -m pytest -q -m package tests/packaging

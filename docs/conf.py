@@ -1,4 +1,4 @@
-"""The documentation site: ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
+"""The documentation site: ``python -m sphinx -W --keep-going -j 2 -b html docs docs/_build/html``."""
 
 import os
 import sys

@@ -89,7 +89,8 @@ class Incidence(Constraint):
 
 
 class Path(Incidence):
-    """Used edges form paths between the ends: the degree of a visited node is 2, of an end 1, of others 0.
+    """Used edges form paths between visited ends: the degree of an end is 1, of another visited node 2, of
+    others 0.
 
     These are the constraints on degrees of the recurrent-transformer paper (Appendix D.1). Cycles apart from
     the path satisfy them too; ``Connected`` excludes cycles.

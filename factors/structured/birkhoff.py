@@ -127,7 +127,7 @@ class Birkhoff(Regularizer):
             except ValueError:
                 raise ObservationError(
                     f"{self!r}: matrix {b} of the batch has no permutation: too many entries are -inf, or "
-                    "some are NaN."
+                    "some are NaN or +inf."
                 ) from None
             permutations[b, own[rows], own[columns]] = 1
         return permutations.reshape(t.shape).to(t.dtype)

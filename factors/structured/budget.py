@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unn.errors import DeclarationError, ObservationError, is_whole
 from unn.graph.sizes import LetterSizes, SizeRule
-from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible
+from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible, require_scores
 from unn.regularizers import AlongAxis, LogPartition
 from unn.regularizers.base import tolerance
 
@@ -60,7 +60,8 @@ class Budget(AlongAxis, LogPartition):
         return (SizeRule((axis,), partial(_enough, axis, self.k)),)
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The log-partition, summed over rows; -inf where fewer than k entries are finite."""
+        """The log-partition, summed over rows; -inf where fewer than k entries are finite, NaN where a score
+        is NaN or +inf."""
         t = self._expand(t)
         scores, empty = self._rows(t, mask)
         each = self._each(scores, log_sum)
@@ -71,7 +72,7 @@ class Budget(AlongAxis, LogPartition):
         """Indicator of the k entries with the largest scores of each row, shape of ``t``.
 
         Raises:
-            ObservationError: where fewer than k entries are finite.
+            ObservationError: where fewer than k entries are finite, or scores are NaN or +inf.
         """
         t = self._expand(t)
         scores, empty = self._possible(t, mask)
@@ -87,7 +88,7 @@ class Budget(AlongAxis, LogPartition):
         """An exact sample of each row's subset, entries 0 and 1, shape of ``t``.
 
         Raises:
-            ObservationError: where fewer than k entries are finite.
+            ObservationError: where fewer than k entries are finite, or scores are NaN or +inf.
         """
         t = self._expand(t)
         scores, empty = self._possible(t, mask)
@@ -195,8 +196,9 @@ class Budget(AlongAxis, LogPartition):
         return torch.where(exists, rows, NEVER), count == 0
 
     def _possible(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``_rows``; raises if fewer than k entries are allowed."""
+        """As ``_rows``; raises if fewer than k entries are allowed, or scores are NaN or +inf."""
         scores, empty = self._rows(t.detach(), mask)
+        require_scores(scores, self)
         few = ~empty & ((scores > NEVER / 2).sum(1) < self.k)
         if bool(few.any()):
             row = int(few.nonzero()[0])

@@ -30,11 +30,14 @@ def balance(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Balance matrices: exp(scores + f + g), shape of ``scores``, and -sum(f) - sum(g), shape ``(batch,)``.
 
     The latter is the maximum of <X, scores> - sum X log X. Where entries ``NEVER`` leave no permutation, the
-    matrix is 0 and the maximum -inf.
+    matrix is 0 and the maximum -inf; where a score is NaN or +inf, both are NaN.
 
     Args:
-        scores: shape ``(batch, n, n)``, float64, finite.
+        scores: shape ``(batch, n, n)``, float64.
     """
+    # negated, so that NaN counts
+    invalid = ~(scores < torch.inf).flatten(1).all(1)
+    scores = scores.masked_fill(invalid[:, None, None], 0)
     possible = scores > NEVER / 2
     # balancing is invariant to shifts of rows and columns; centring minimises the rounding error
     scores, shift = _centre(scores, possible)
@@ -77,7 +80,7 @@ def balance(scores: Tensor) -> tuple[Tensor, Tensor]:
     for b in (coarse & (value > -torch.inf)).nonzero().squeeze(1).tolist():
         x[b] = _best_permutation(scores[b])
         value[b] = (x[b] * scores[b]).sum()
-    return x, value + shift
+    return x.masked_fill(invalid[:, None, None], torch.nan), (value + shift).masked_fill(invalid, torch.nan)
 
 
 def _centre(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from unn.errors import DeclarationError, ObservationError
 from unn.graph.sizes import LetterSizes, SizeRule, offset_rule
-from unn.ops.semirings import NEVER, Total, best, draw, gradient, log_sum, possible
+from unn.ops.semirings import NEVER, Total, best, draw, gradient, log_sum, possible, require_scores
 from unn.regularizers import LogPartition, Regularizer
 from unn.regularizers.base import batch_all, tolerance
 
@@ -110,7 +110,8 @@ class Structured(LogPartition):
         return rules
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log-partition, summed over axes before the event; -inf where no structure is possible."""
+        """Log-partition, summed over axes before the event; -inf where no structure is possible, NaN where a
+        score is NaN or +inf."""
         t = self._possible_scores(t)
         scores, sizes = self._flat(t, mask)
         each = self._each(scores, sizes, log_sum)
@@ -120,7 +121,7 @@ class Structured(LogPartition):
         """The best structure, entries 0 and 1, shape of ``t``.
 
         Raises:
-            ObservationError: where no structure is possible.
+            ObservationError: where no structure is possible, or scores are NaN or +inf.
         """
         return self._select(t, mask, best)
 
@@ -130,7 +131,7 @@ class Structured(LogPartition):
         """An exact sample, entries 0 and 1, shape of ``t``.
 
         Raises:
-            ObservationError: where no structure is possible.
+            ObservationError: where no structure is possible, or scores are NaN or +inf.
         """
         return self._select(t, mask, draw(generator))
 
@@ -292,6 +293,7 @@ class Structured(LogPartition):
     def _select(self, t: Tensor, mask: Tensor | None, total: Total) -> Tensor:
         t = self._possible_scores(t)
         scores, sizes = self._flat(t.detach(), mask)
+        require_scores(scores, self)
         impossible = ~possible(self._each(scores, sizes, best)).view(len(t), -1).all(1)
         if bool(impossible.any()):
             raise ObservationError(

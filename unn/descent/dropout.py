@@ -26,7 +26,8 @@ def apply_dropout(
 
     Args:
         graph: the declaration.
-        dropout: by variable, a probability or a mask that broadcasts to ``(batch, *axes)``.
+        dropout: by variable, a probability or a mask that broadcasts to ``(batch, *axes)``; observed entries
+            are kept as they are.
         fixed: names of what is not inferred.
         evidence: of the run; its regularizers are replaced.
         generator: of random masks.
@@ -79,4 +80,7 @@ def apply_dropout(
             if amount == 0:
                 continue
             scale = (uniform(shape, like, generator) >= amount).to(like.dtype) / (1 - amount)
+        if name in evidence.observed:
+            # what is observed may lie outside of the domain that a mask leaves
+            scale = torch.where(evidence.observed[name][1], 1, scale)
         evidence.regularizers[name] = Dropped(inner, scale)

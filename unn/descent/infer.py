@@ -58,15 +58,15 @@ def infer(
             itself. When half of those that are left have stopped, the others go on in a smaller batch, unless
             there is dropout or evidence on structures.
         solver: "rounds", or "anderson" to start each round from an extrapolation of those before it, where
-            that lowers the energy (Anderson, 1965); needs ``until``. Its results are without exact
-            derivatives, which ``Implicit`` has, and are those of an element alone up to the tolerance.
+            that lowers the energy (Anderson, 1965); needs ``until``. Its results have no derivatives, which
+            ``Implicit`` has, and are those of an element alone up to the tolerance.
         initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
             messages cost nothing).
         lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is
             left out exactly.
         sizes: of axes that follow neither from the declaration nor from what is given.
         dropout: by variable, a probability or a mask of shape ``(batch, *axes)``, held fixed over the run as
-            part of the energy.
+            part of the energy. Observed entries are not dropped.
         want: check that these variables can be reached from what is given.
         trace: record the energy after each update.
         terms: record the share of each regularizer and each factor as well; costs their energies in each
@@ -121,7 +121,9 @@ def infer(
     require_inferred_parts(evidence, chosen.names, initial or {})
     _check_solver(solver, until, chosen, update)
     state = State(plan, evidence, rule=update, fusions=chosen_fusions, generator=generator)
-    run = descend(state, chosen, Stopping(limit, until, solver), trace, terms, generator)
+    # rounds that start from an extrapolation have other derivatives than the fixed point
+    with torch.set_grad_enabled(torch.is_grad_enabled() and solver == "rounds"):
+        run = descend(state, chosen, Stopping(limit, until, solver), trace, terms, generator)
     status, message = run.verdict()
 
     taken = input_storages(evidence, initial or {})

@@ -160,7 +160,7 @@ def _not_finite(state: State) -> str:
         if name in graph.variables:
             inside = evidence.regularizers[name].contains(state.value(name), evidence.masks.get(name))
             if not bool(inside.all()):
-                remedy = "it was given so, or dropout contradicts what was given"
+                remedy = "it was given so"
                 if name in state.plan.free and name not in evidence.observed:
                     remedy = (
                         f"add {name!r} to the order, or hold it inside with initial={{{name!r}: 'uniform'}}"

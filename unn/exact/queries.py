@@ -301,7 +301,7 @@ def _query_on_cpu(
             constants[name] = x
         else:
             observed[name] = x
-    nodes, plans = nodes_of(graph, sizes_with(graph, observed, sizes))
+    nodes, plans = nodes_of(graph, sizes_with(graph, given, sizes))
     model = ground(nodes, constants, plans)
     evidence = nodes.evidence(observed, scores)
     # constants that no table reads have rows as well

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ _SWEEPS = _DIRECT + 4 * _HEATING
 """Most sweeps in this search."""
 _WEAKEST, _STRONGEST = 0.5, 8.0
 """Weights of a violation at the start and the end of these sweeps."""
+_PREFERENCE = 4.0
+"""Largest difference of the scores of a node in the sweeps in which the weight rises. Scores that differ by
+more than the largest weight would keep a chain at values that violate."""
 _DISCRETE = (BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy)
 """Regularizers under which every value of a node is possible; derived ones may exclude some."""
 
@@ -122,9 +125,10 @@ class Conditions:
     def settle(self) -> None:
         """Move the chains that violate constraints to values that satisfy them.
 
-        Nodes are drawn with a weight of violations that rises and falls, until all chains have none; chains
-        that do not get there in time start where another one of their query is. This start has no
-        distribution of its own; sweeps follow it.
+        Nodes are drawn with a weight of violations that rises and falls, and from scores of limited
+        difference after the first attempt, until all chains have none; chains that do not get there in time
+        start where another one of their query is. This start has no distribution of its own; sweeps follow
+        it.
 
         Raises:
             InferenceError: for queries of which no chain gets there.
@@ -138,9 +142,9 @@ class Conditions:
                 bad = self._copied(bad)
             if not bool(bad.any()):
                 break
-            weight = _weight(number)
+            search = _Search(_weight(number), math.inf if number < _DIRECT else _PREFERENCE)
             for step in steps:
-                self._draw(step, weight, bad)
+                self._draw(step, search, bad)
             bad = ~self.satisfied()
         if bool(bad.any()):
             queries = bad.view(self._queries, -1).any(1).nonzero()[:, 0].tolist()
@@ -200,12 +204,12 @@ class Conditions:
         """Draw a block from its conditional distribution among the values that break no constraint."""
         self._draw(step, None, None)
 
-    def _draw(self, step: PlannedUpdate, weight: float | None, chains: Tensor | None) -> None:
+    def _draw(self, step: PlannedUpdate, search: _Search | None, chains: Tensor | None) -> None:
         """Draw a block, class by class.
 
         Args:
             step: block, affine in the energy given the others.
-            weight: weight of a violation; None for draws that have none.
+            search: of a first state; None for draws that violate nothing.
             chains: mask of the chains that move; all if None.
         """
         state, rule, name = self._state, self._state.rule, step.name
@@ -218,7 +222,7 @@ class Conditions:
             if not bool(own.any()):
                 continue
             excess = self._limits.excess(self._candidates(state.values))
-            scores = _without(t, self._limits.slots[name], excess, weight)
+            scores = _without(t, self._limits.slots[name], excess, search)
             old = state.values[name]
             x = regularizer.conditional_sample(scores, 1.0, mask, self._generator).to(old.dtype)
             if chains is not None:
@@ -300,21 +304,45 @@ def _weight(sweep: int) -> float:
     return _WEAKEST * math.exp(share * math.log(_STRONGEST / _WEAKEST))
 
 
-def _without(t: Tensor, slot: Slot, excess: Tensor, weight: float | None) -> Tensor:
+@dataclass(frozen=True)
+class _Search:
+    """How nodes are drawn in a sweep of the search for a first state.
+
+    Attributes:
+        weight: weight of a violation.
+        preference: largest difference of the scores of a node.
+    """
+
+    weight: float
+    preference: float
+
+    def limited(self, t: Tensor, slot: Slot) -> Tensor:
+        """Scores of a variable, shape ``(batch, *axes)``, whose differences at each node are limited."""
+        if self.preference == math.inf:
+            return t
+        if slot.kind == "binary":
+            return t.clamp(-self.preference, self.preference)
+        below = t - t.amax(-1, keepdim=True)
+        return below * (self.preference / -below.amin(-1, keepdim=True).clamp(max=-self.preference))
+
+
+def _without(t: Tensor, slot: Slot, excess: Tensor, search: _Search | None) -> Tensor:
     """Scores less a penalty for each violation, or -inf (inf where 0 is excluded) for values that violate.
 
     Args:
         t: scores, shape ``(batch, *axes)``.
         slot: layout of the variable.
         excess: violations by candidate, shape ``(candidates, batch)``.
-        weight: weight of a violation; None excludes them.
+        search: of a first state; None excludes values that violate.
     """
     own = excess[slot.numbers].T
     if slot.kind == "binary":
         zero, one = own[:, ::2].reshape(t.shape), own[:, 1::2].reshape(t.shape)
-        if weight is not None:
-            return t + weight * (zero - one)
+        if search is not None:
+            return search.limited(t, slot) + search.weight * (zero - one)
         t = torch.where(one > 0, -math.inf, t)
         return torch.where((zero > 0) & (one == 0), math.inf, t)
     own = own.reshape(t.shape)
-    return t - weight * own if weight is not None else torch.where(own > 0, -math.inf, t)
+    if search is not None:
+        return search.limited(t, slot) - search.weight * own
+    return torch.where(own > 0, -math.inf, t)

@@ -54,6 +54,10 @@ class Draws:
             raise UnknownNameError(unknown("variable", name, self.values))
         return self.values[name]
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in self.values.items())
+        return f"Draws({shapes}; free: {', '.join(self.free) or 'none'})"
+
 
 @dataclass(frozen=True, eq=False)
 class GibbsMarginals:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, suggest, unknown, whole_number
 from ..regularizers import Elementwise, Regularizer
@@ -599,13 +600,31 @@ class Declaration(nn.Module):
         )
 
     def fixed_values(self) -> dict[str, Tensor]:
-        """The parameters and the constants with declared values, by name."""
-        return {
+        """The parameters and the constants with declared values, by name.
+
+        Raises:
+            DeclarationError: for a parameter that a hook of ``torch.nn.utils`` replaced.
+        """
+        values = {
             name: x
             for group in (self._parameters, self._buffers)
             for name, x in group.items()
             if x is not None
         }
+        for name, array in self.arrays.items():
+            if isinstance(array, Parameter) and name not in values and name not in self._pending:
+                values[name] = self._parametrized(name)
+        return values
+
+    def _parametrized(self, name: str) -> Tensor:
+        if not parametrize.is_parametrized(self, name):
+            raise DeclarationError(
+                f"parameter {name!r} is no longer a parameter of graph {self.name!r}: a hook, such as those "
+                "of torch.nn.utils.prune and of the deprecated norms, would compute it when the graph is "
+                "called as a module, which inference does not do. Use torch.nn.utils.parametrize instead."
+            )
+        x: Tensor = getattr(self, name)
+        return x
 
     @overload
     def __getitem__(self, name: str) -> Array: ...

@@ -7,24 +7,27 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from ..errors import DeclarationError, unknown, whole_number
+from .arrays import Constant, Variable
 from .declaration import Declaration
 from .partial import Partial
 
 
 def dynamic_sizes(graph: Declaration, evidence: Mapping[str, Tensor | Partial]) -> dict[str, int]:
-    """Sizes of the axes of given variables that have no static size, by axis.
+    """Sizes of the axes of given variables and constants that have no static size, by axis.
 
     Args:
         graph: the declaration.
-        evidence: values by variable, shape ``(batch, *axes)``; unknown names, and what is no tensor, are left
-            out.
+        evidence: values by name, shape ``(batch, *axes)``, those of constants also ``axes``; unknown names,
+            and what is no tensor, are left out.
     """
     static = graph.size_table.static
     sizes: dict[str, int] = {}
     for name, x in evidence.items():
         value = x.value if isinstance(x, Partial) else x
-        if name in graph.variables and isinstance(value, Tensor):
-            axes = zip(graph.variables[name].axes, value.shape[1:], strict=False)
+        array = graph.arrays.get(name)
+        if isinstance(array, (Variable, Constant)) and isinstance(value, Tensor):
+            alone = isinstance(array, Constant) and value.ndim == len(array.axes)
+            axes = zip(array.axes, value.shape if alone else value.shape[1:], strict=False)
             sizes |= {axis: size for axis, size in axes if axis not in static}
     return sizes
 

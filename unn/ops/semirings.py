@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ObservationError
 from ..noise import gumbel_argmax, uniform
 from ..regularizers.base import ordinary
 
@@ -47,8 +48,23 @@ def draw(generator: torch.Generator | None) -> Total:
 
 
 def possible(partition: Tensor) -> Tensor:
-    """Mask of results for which at least one structure without forbidden parts exists."""
-    return partition.detach() > NEVER / 2
+    """Mask of results for which at least one structure without forbidden parts exists; results that are not a
+    number, of scores that are none or infinite, count as possible, so that they are seen."""
+    return ~(partition.detach() <= NEVER / 2)
+
+
+def require_scores(scores: Tensor, owner: object) -> None:
+    """Check that a structure can be chosen by scores.
+
+    Raises:
+        ObservationError: for scores that are NaN or +inf, with the owner in the message.
+    """
+    # the maximum propagates NaN, which does not compare below infinity
+    if scores.numel() and not bool(scores.detach().amax() < torch.inf):
+        raise ObservationError(
+            f"{owner!r}: scores have NaN or +inf entries; -inf forbids an entry, everything else must be "
+            "finite."
+        )
 
 
 def gradient(program: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:

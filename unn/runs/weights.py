@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 CHECKSUM = "sha256"
 """Key of the checksum in the metadata of the file; older files have no metadata."""
+_FOREIGN = (None, {"format": "pt"})
+"""Metadata of files without a checksum: of older versions, and of other packages."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -54,9 +56,10 @@ def load_weights(path: Path, module: nn.Module) -> None:
         module: module to load into; unchanged if loading fails.
 
     Raises:
-        DataError: if the file is missing, truncated or corrupt, its checksum differs, or its names
-            and shapes do not match the module. Files without a checksum (of older versions) are
-            read without this check.
+        DataError: if the file is missing, truncated or corrupt, its checksum differs, or its names,
+            shapes and kinds of numbers do not match the module. Files without a checksum (of older
+            versions, or with the metadata ``{"format": "pt"}`` of other packages) are read without this
+            check.
     """
     from .tree import from_bytes
 
@@ -68,7 +71,7 @@ def load_weights(path: Path, module: nn.Module) -> None:
         content = path.read_bytes()
         tensors = from_bytes(content)
         metadata = _metadata(content)
-        intact = metadata is None or metadata == {CHECKSUM: _checksum(content)}
+        intact = metadata in _FOREIGN or metadata == {CHECKSUM: _checksum(content)}
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is truncated or corrupt ({error}).") from None
     if not intact:
@@ -118,7 +121,8 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
         where: source of the tensors, for messages.
 
     Raises:
-        DataError: if names or shapes do not match the module.
+        DataError: if names, shapes or kinds of numbers do not match the module, or a tensor of the module
+            cannot be written to.
     """
     own = named_tensors(module)
     tensors = {_current_name(name, own): x for name, x in tensors.items()}
@@ -129,6 +133,15 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
             raise DataError(
                 f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, but this graph needs "
                 f"{tuple(x.shape)}."
+            )
+        if tensors[name].is_floating_point() != x.is_floating_point():
+            raise DataError(
+                f"{where}: {name!r} has the dtype {tensors[name].dtype}, but this graph needs {x.dtype}."
+            )
+        if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
+            raise DataError(
+                f"{where}: {name!r} of the module is an expanded tensor, which cannot be written to; clone "
+                "it."
             )
     for name in tensors:
         if name not in own:

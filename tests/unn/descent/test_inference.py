@@ -340,6 +340,33 @@ def test_dropout_masks_are_held_over_all_iterations_as_part_of_the_energy():
     assert (drawn["H"] == 0).any() and (drawn["H"] != 0).any()
 
 
+@pytest.mark.parametrize("mask", [[0, 1, 1, 1], [0.5, 2, 1, 1], [1, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("closed_form", [True, False])
+def test_observed_entries_of_a_variable_are_not_dropped(mask, closed_form):
+    g = unn.FactorGraph("g", n=4)
+    x = g.variable("X", "n", unn.SquaredNorm())
+    if closed_form:
+        g.factor(Multilinear(x["i"], x["i+2"]))
+    else:
+        g.factor(Implicit(lambda x: (x.sum(1) - 5) ** 2, x["i"], bounded_below=True))
+    g.double()
+    seen = torch.tensor([[True, True, False, False]])
+    given = {"X": unn.Partial(torch.tensor([[1.0, 2, 0, 0]], dtype=torch.float64), seen)}
+    out = unn.infer(g, given, order=["X"], iterations=1, dropout={"X": torch.tensor([mask])})
+    expected = [1.0, 2, 1, 2] if closed_form else [1.0, 2, 0.8, 0.8]
+    torch.testing.assert_close(out["X"], torch.tensor([expected], dtype=torch.float64))
+    assert bool(out.energy.isfinite().all())
+    torch.testing.assert_close(out.energy[-1], g.energy(out.values))
+
+
+def test_accelerated_results_have_no_derivatives():
+    g = mlp()
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    for solver, has in (("rounds", True), ("anderson", False)):
+        out = unn.infer(g, {"X": x}, order=["H", "Y"], until=1e-8, solver=solver)
+        assert out["Y"].requires_grad == has
+
+
 def test_infer_under_no_grad_keeps_no_autograd_memory():
     g = mlp()
     x = torch.randn(4, 6, dtype=torch.float64)

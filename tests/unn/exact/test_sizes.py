@@ -55,6 +55,17 @@ def test_sizes_are_those_of_the_evidence_by_default(name):
 
 
 @pytest.mark.parametrize("name", QUERIES)
+def test_sizes_are_those_of_given_constants_too(name):
+    query, regularizers = QUERIES[name]
+    g = graph(*regularizers)
+    field = g.constant("field", "node")
+    g.factor(Multilinear(field["i"], g["x"]["i"]))
+    for value in (torch.linspace(-1, 1, 5), torch.linspace(-1, 1, 5)[None]):
+        ours, expected = query(g, {"field": value}), query(g, {"field": value}, sizes={"node": 5})
+        assert ours == expected if isinstance(ours, int) else torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("name", QUERIES)
 def test_sizes_that_contradict_the_evidence_or_are_nowhere_are_refused(name):
     query, regularizers = QUERIES[name]
     g, given = graph(*regularizers), {"x": unn.Partial(torch.ones(1, 5), MASK)}

@@ -308,6 +308,42 @@ def test_impossible_queries_are_named():
         sample(g, {"X": unn.Partial(torch.ones(2, 3), known)}, options=GibbsOptions(chains=4))
 
 
+def test_chains_start_where_constraints_hold_however_strong_the_scores_against_them():
+    def subset():
+        g = unn.FactorGraph("subset", n=6)
+        x = g.variable("X", "n", unn.BinaryEntropy())
+        g.factor(Multilinear(g.constant("h", "n", torch.linspace(30.0, 80.0, 6))["i"], x["i"]))
+        g.factor(Cardinality(x["i"], each="", equals=2))
+        return g
+
+    def jobs():
+        g = unn.FactorGraph("jobs", n=5, k=5)
+        x = g.variable("X", "n | k", unn.Entropy())
+        scores = torch.zeros(5, 5)
+        scores[:, 0] = 100.0
+        g.factor(Multilinear(g.constant("W", "n k", scores)["i v"], x["i v"]))
+        g.factor(AllDifferent(x["i v"], each=""))
+        return g
+
+    def pairs():
+        g = unn.FactorGraph("pairs", n=3, k=3)
+        x = g.variable("X", "n | k", unn.Entropy())
+        g.factor(Multilinear(g.constant("h", "k", torch.tensor([0.0, 40.0, 0.0]))["v"], x["i v"]))
+        g.factor(Table(x["i v"], x["i+1 w"], allowed=[(0, 0)]))
+        return g
+
+    options = GibbsOptions(chains=50, burn_in=5, chain_draws=2)
+    for g in (subset(), jobs(), pairs()):
+        with warnings.catch_warnings():
+            # the only value of the last graph cannot move
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            draws = sample(g, options=options, generator=seeded())["X"].flatten(0, 2)
+        assert all(int(c.violations_of({"X": draws}).sum()) == 0 for c in g.constraints)
+    # the nearest rival of the best subset has exp(-10) of its probability
+    draws = sample(subset(), options=GibbsOptions(chains=50, burn_in=30, chain_draws=2), generator=seeded())
+    assert bool((draws["X"] == torch.tensor([0.0, 0, 0, 0, 1, 1])).all(-1).float().mean() > 0.95)
+
+
 def test_constraints_that_do_not_count_are_refused_by_name():
     g = unn.FactorGraph("sum", n=3)
     x = g.variable("X", "n", unn.BinaryEntropy())

@@ -136,6 +136,7 @@ def test_real_variables_have_the_mean_and_covariance_of_the_energy(temperature):
     g, mean, covariance = gaussian()
     options = dataclasses.replace(MANY, temperature=temperature, chains=2000)
     draws = sample(g, options=options, generator=seeded())
+    assert repr(draws).startswith("Draws(x (1, ") and repr(draws).endswith("free: x, y)")
     joint = torch.cat([draws["x"], draws["y"]], 3)[0].flatten(0, 1)
     torch.testing.assert_close(joint.mean(0), mean, atol=0.03, rtol=0)
     torch.testing.assert_close(joint.T.cov(), temperature * covariance, atol=0.04, rtol=0)

@@ -190,6 +190,38 @@ def test_weights_of_another_graph_are_refused_and_change_nothing(run):
     check_weights(run, narrow, "'V'", "(3, 5)", "(2, 5)")
 
 
+def test_weights_with_the_metadata_of_other_packages_are_read_without_a_checksum(run):
+    from safetensors.torch import save_file
+
+    g = mlp()
+    g.W.data.fill_(0.5)
+    tensors = {name: x.detach().clone() for name, x in runs.named_tensors(g).items()}
+    save_file(tensors, run / "model.safetensors", metadata={"format": "pt"})
+    loaded = mlp()
+    runs.load_weights(run, loaded)
+    assert torch.equal(loaded.W, g.W)
+    save_file(tensors, run / "model.safetensors", metadata={"sha257": "0" * 64})
+    check_weights(run, mlp(), "model.safetensors", "corrupt")
+
+
+def test_whole_numbers_are_not_read_as_weights(run):
+    from safetensors.torch import save_file
+
+    tensors = {name: torch.ones_like(x, dtype=torch.int8) for name, x in runs.named_tensors(mlp()).items()}
+    save_file(tensors, run / "model.safetensors")
+    check_weights(run, mlp(), "'W'", "int8", "float")
+
+
+def test_modules_with_tensors_that_cannot_be_written_to_are_unchanged(tmp_path):
+    def build():
+        module = torch.nn.Linear(2, 2)
+        module.register_buffer("repeated", torch.zeros(1).expand(4))
+        return module
+
+    runs.save_weights(tmp_path, build())
+    check_weights(tmp_path, build(), "'repeated'", "expanded")
+
+
 def check_weights(folder, module, *words):
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with pytest.raises(unn.DataError, match=says(*words)):
