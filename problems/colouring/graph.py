@@ -94,7 +94,7 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{source}, line {number}"
         words = line.split()
-        if not words or words[0] in ("c", "#"):
+        if not words or words[0] == "c" or words[0].startswith("#"):
             continue
         if words[0] == "p":
             if len(words) != 4 or not words[2].isascii() or not words[2].isdecimal() or not int(words[2]):

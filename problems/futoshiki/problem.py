@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import unn
     from unn.networks.tokens import Given
 
-_EMPTY = ".0_?*"
+_EMPTY = ".0_?x*"
 
 
 @dataclass(frozen=True)

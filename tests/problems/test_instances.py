@@ -188,6 +188,15 @@ def test_line_ends_comments_and_blank_lines_do_not_change_an_instance(name, chan
     assert problem.parse(change(FILES[name]), "here") == problem.parse(FILES[name], "here")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [(FutoshikiProblem, "1<{}\n\n{} {}\n"), (LatinProblem, "1{}\n{}{}\n")]
+)
+def test_an_empty_cell_is_written_by_any_of_its_signs(kind, text):
+    dots = kind().parse(text.format(*"..."), "here")
+    for sign in "0_?x*":
+        assert kind().parse(text.format(*sign * 3), "here") == dots
+
+
 @pytest.mark.parametrize("kind", [KillerProblem, KenKenProblem], ids=lambda kind: kind.name)
 def test_an_instance_has_as_many_rows_as_its_file_where_the_last_have_no_cage(kind):
     instance = kind().parse("aa..\n....\n....\n....\n\na 3+\n", "here")

@@ -17,6 +17,7 @@ TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
         "0 1\n0 2\n1 2\n",
         "# a triangle\n\n1 0\n2 0\n2 1\n0 1\n",
         "c a triangle\np edge 3 3\ne 1 2\ne 1 3\ne 2 3\n",
+        "#a triangle\n0 1\n# its other sides\n0 2\n1 2\n",
         "p col 3 3\r\ne 2 1\r\ne 3 1\r\ne 3 2",
         "e 2 1\ne 3 1\ne 3 2\np edge 3 3\n",
     ],
