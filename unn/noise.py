@@ -10,14 +10,19 @@ from torch import Tensor
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform noise in [0, 1) with dtype and device of ``like``, drawn on the device of the generator."""
-    device = like.device if generator is None else generator.device
-    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
+    if generator is None:
+        # compiled code of any batch size takes no generator, not even None
+        return torch.rand(tuple(shape), dtype=like.dtype, device=like.device)
+    drawn = torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=generator.device)
+    return drawn.to(like.device)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Gaussian noise of unit variance, otherwise as ``uniform``."""
-    device = like.device if generator is None else generator.device
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
+    if generator is None:
+        return torch.randn(tuple(shape), dtype=like.dtype, device=like.device)
+    drawn = torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=generator.device)
+    return drawn.to(like.device)
 
 
 def gumbel_argmax(logits: Tensor, noise: Tensor, dim: int = -1) -> Tensor:

@@ -9,6 +9,7 @@ from ..errors import ObservationError
 from ..graph.arrays import Variable
 from ..graph.partial import Partial
 from ..regularizers import AlongAxis
+from .checks import is_vmapped
 
 
 def observation_mask(variable: Variable, partial: Partial) -> Tensor:
@@ -56,14 +57,16 @@ def require_whole_rows(variable: Variable, mask: Tensor) -> None:
 
 
 def free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | None:
-    """The unobserved rows of a mask that covers only the first axes; None if they are many, or not on a CPU,
-    where finding them would wait."""
+    """The unobserved rows of a mask that covers only the first axes; None if they are many, cannot be read,
+    or are not on a CPU, where reading them would wait."""
     mask = partial.mask
     while mask.ndim > 1 and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
     if (
         torch.compiler.is_compiling()
         or mask.device.type != "cpu"
+        or is_vmapped(mask)
+        or (exists is not None and is_vmapped(exists))
         or mask.ndim >= partial.value.ndim
         or mask.ndim < 2
     ):

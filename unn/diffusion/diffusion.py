@@ -12,6 +12,7 @@ from ..engine import SamplingOptions
 from ..errors import ArgumentError, suggest
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame
+from ..ops.seeds import generator_for
 from .conditional import Condition, ConditionalModel, Trace
 from .coordinates import CoordinateName
 from .density import flow_log_density
@@ -313,8 +314,9 @@ class Diffusion(ConditionalModel):
         Raises:
             ArgumentError: for unobserved discrete variables, counts or proportions, which have no density;
                 for steps below 1 or probes below 0.
-            ObservationError: for values or masks that do not fit the graph.
+            ObservationError: for values or masks that do not fit the graph, or a seed that is none.
         """
+        probing = generator_for("log_prob", None, seed)
         rows, exact, condition = self.rows_and_condition(
             values, {} if observed is None else observed, **(sizes or {}), **named_sizes
         )
@@ -339,7 +341,7 @@ class Diffusion(ConditionalModel):
                 float(levels[0]),
                 steps,
                 probes,
-                None if seed is None else torch.Generator().manual_seed(seed),
+                probing,
             )
         finally:
             self.train(training)

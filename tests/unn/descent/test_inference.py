@@ -450,6 +450,35 @@ def test_fixed_schedules_compile_without_graph_breaks(order):
 
 
 @pytest.mark.slow
+def test_dropout_compiles_for_batches_of_any_size():
+    torch._dynamo.reset()
+    g = mlp(double=False)
+    net = unn.Unrolled(g, "X", "Y", order=["H", "Y"], iterations=2, dropout={"H": 0.5})
+    compiled = torch.compile(net, backend="eager")
+    for batch in (4, 3, 7):
+        assert compiled(torch.randn(batch, 6)).shape == (batch, 3)
+
+
+# the compiler of torch itself reads the attribute where it resumes after planning
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.slow
+def test_variables_that_interact_with_themselves_compile_once_their_sizes_are_planned():
+    torch._dynamo.reset()
+    g = unn.FactorGraph("chain")
+    s, f = g.variable("S", "n", unn.SignedEntropy()), g.variable("F", "n", unn.SquaredNorm())
+    g.factor(Multilinear(g.parameter("J", "", init=0.6)[""], s["i"], s["i+1"]))
+    g.factor(Multilinear(s["i"], f["i"]))
+    net = unn.Unrolled(g, "F", "S", order=["S"], iterations=2, initial={"S": "uniform"})
+    broken, whole = torch.compile(net, backend="eager"), torch.compile(net, fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="first call the net uncompiled"):
+        whole(torch.randn(2, 3))
+    for n in (4, 5):
+        x = torch.randn(2, n)
+        torch.testing.assert_close(broken(x), net(x))
+        torch.testing.assert_close(whole(x), net(x))
+
+
+@pytest.mark.slow
 def test_convolutional_and_attention_networks_compile_without_graph_breaks():
     torch._dynamo.reset()
     torch.manual_seed(0)

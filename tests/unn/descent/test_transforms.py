@@ -103,6 +103,23 @@ def test_attention_at_its_fixed_point_is_mapped():
         torch.testing.assert_close(ours, net(unn.Partial(words, known)), atol=1e-3, rtol=0)
 
 
+def test_masks_of_coloured_variables_are_mapped():
+    g = unn.FactorGraph("tags", d=3, label=4)
+    words, tags = (
+        g.variable("words", "n d", unn.SquaredNorm()),
+        g.variable("tags", "n | label", unn.Entropy()),
+    )
+    g.factor(Multilinear(tags["i c"], g.parameter("E", "label d")["c d"], words["i d"]))
+    g.factor(Multilinear(tags["i a"], g.parameter("T", "label other")["a b"], tags["i+1 b"]))
+    net = unn.Unrolled(
+        g, ["words", "tags"], "tags", ["tags"], 2, initial={"tags": "uniform"}, check_values=False
+    )
+    x, known = torch.randn(5, 4, 3, generator=seeded()), torch.rand(5, 4, generator=seeded(1)) < 0.6
+    labels = torch.eye(4)[torch.randint(4, (5, 4), generator=seeded())]
+    mapped = vmap(lambda row, value, mask: net(row[None], unn.Partial(value[None], mask[None]))[0])
+    torch.testing.assert_close(mapped(x, labels, known), net(x, unn.Partial(labels, known)))
+
+
 def test_how_the_rounds_ended_can_be_read_afterwards():
     g, x = layers()
     net = network(g)

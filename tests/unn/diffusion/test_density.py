@@ -8,7 +8,7 @@ from support.helpers import says
 
 import unn
 from unn.diffusion.density import flow_log_density
-from unn.errors import ArgumentError
+from unn.errors import ArgumentError, ObservationError
 from unn.programs import Bernoulli, Beta, LogNormal, MultivariateNormal, Normal, trace_plates
 
 LEVELS = (0.002, 80.0)
@@ -141,6 +141,9 @@ def test_variables_without_a_density_are_refused_by_name():
     for wrong in ({"steps": 1.5}, {"steps": True}, {"probes": 0.5}, {"probes": -1}):
         with pytest.raises(ArgumentError, match="whole numbers of steps"):
             model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, **wrong)
+    for seed in (-1, 1.5, "a"):
+        with pytest.raises(ObservationError, match="a seed is a whole number"):
+            model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=2, probes=2, seed=seed)
     assert (
         model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=2, probes=2, seed=0)
         .isfinite()

@@ -1,5 +1,6 @@
 """Attentive variational auto-encoders: traversals of one network, bounds, and evidence of any part."""
 
+import dataclasses
 import math
 from itertools import product
 
@@ -476,6 +477,18 @@ def test_values_that_do_not_fit_are_refused_with_their_place():
         model.infer_values({}, 1, {"height": 7})
     with pytest.raises(DeclarationError, match="unknown axis 'heigth'.*height"):
         model.sample_with({}, 1, unn.SamplingOptions(), {"heigth": 6})
+    seen = model_of(vectors(), dataclasses.replace(SMALL, masked=1.0))
+    values, mask = mixed_values(4), torch.ones(4, 3, dtype=torch.bool)
+    for observed, words in (
+        ({"cc": mask}, "'cc'"),
+        ({"c": mask[:3]}, r"'c'.*\(4, 3\).*\(3, 3\)"),
+        ({"c": mask[:, :2]}, r"'c'.*\(4, 3\).*\(4, 2\)"),
+        ({"c": mask.tolist()}, "'c'.*list"),
+        (mask, "a mapping.*Tensor"),
+    ):
+        with pytest.raises(ObservationError, match=words):
+            seen.loss(values, observed)
+    assert bool(seen.loss(values, {"c": mask, "z": mask}).isfinite())
     with pytest.raises(DeclarationError, match="axis 'height' has size 6, but 12 was given"):
         unn.AttentiveVAE(images(), SMALL, {"height": 12, "width": 12})
     with pytest.raises(ArgumentError, match="number of answers must be a whole number >= 1, got 0"):

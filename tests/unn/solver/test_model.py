@@ -206,6 +206,11 @@ def test_values_masks_and_names_that_do_not_fit_are_refused():
         model.loss({"X": X * torch.nan}, {})
     with pytest.raises(ObservationError, match="'X'"):
         model.loss({"X": X}, {"X": torch.zeros(2, 4, 4)})
+    for mask in (torch.zeros(4, 4, dtype=torch.bool), torch.zeros(3, 4, 4, dtype=torch.bool), [[True]]):
+        with pytest.raises(ObservationError, match=r"'X'.*\(2, 4, 4\)"):
+            model.loss({"X": X}, {"X": mask})
+    with pytest.raises(ObservationError, match="mapping"):
+        model.loss({"X": X}, torch.zeros(2, 4, 4, dtype=torch.bool))
     with pytest.raises(ObservationError, match="'Y'"):
         model.loss({"X": X}, {"Y": torch.zeros(2, 4, 4, dtype=torch.bool)})
     with pytest.raises(ObservationError, match="X"):
