@@ -132,10 +132,10 @@ def fit(
     )
     config.check()
     extents = dict(sizes or {})
-    draws_sizes = _plated(examples, extents)
-    if draws_sizes is not None:
-        # the values of each step have the sizes of that step
-        examples, extents = draws_sizes, {}
+    of_all_sizes = _plated(examples, extents)
+    if of_all_sizes is not None:
+        # each step has sizes of its own, which are those of its values
+        examples, extents = of_all_sizes, {}
     source = _Source(examples, _observer(model, observed, extents) if loss is None else None)
     if isinstance(model, CanLearn) and loss is None:
         _prepare(model, source, seed, extents)
@@ -159,6 +159,7 @@ def _plated(examples: object, sizes: Mapping[str, int]) -> Generated | None:
     if not isinstance(examples, Plated):
         return None
     program = examples
+    # refuses sizes before the first step
     program.at(**{name: least for name, (least, _) in program.plates.items()} | dict(sizes))
 
     def draw(count: int, generator: torch.Generator) -> Values:
