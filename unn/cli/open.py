@@ -99,9 +99,13 @@ def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:
         UnnError: if the engine needs training, or does not serve the problem.
     """
     if load_engine(engine).trains:
-        verdict = load_problem(name).verdicts()[engine]
-        if not verdict:
-            raise UnnError(f"{name}: engine {engine!r} cannot serve this problem: {verdict.reason}.")
+        verdicts = load_problem(name).verdicts()
+        if not verdicts[engine]:
+            able = [other for other, verdict in verdicts.items() if verdict]
+            raise UnnError(
+                f"{name}: engine {engine!r} cannot serve this problem: {verdicts[engine].reason}. Engines that "
+                f"serve it, for unn train {name} --engine: {', '.join(able)}."
+            )
         raise UnnError(
             f"problem {name!r} comes without trained weights of engine {engine!r}; train some with unn train "
             f"{name} --engine {engine}."

@@ -9,6 +9,7 @@ from support.puzzles import SEVENTEEN, SOLUTION, is_grid
 
 from problems.sudoku.grids import completions
 from problems.sudoku.problem import SudokuProblem
+from unn.cli.problem import load_problem
 
 PUZZLE = "1004041001004001"
 EMPTY = "." * 16
@@ -123,7 +124,12 @@ def test_malformed_files_are_refused_with_line_and_column(trained, capsys, tmp_p
 
 
 def test_untrained_problems_say_how_to_train(capsys):
-    assert "unn train sorting --engine solver" in refused(capsys, "solve", "sorting", "1")
+    text = refused(capsys, "solve", "sorting", "1")
+    assert "'solver' cannot serve" in text
+    able = text.split("unn train sorting --engine: ")[1].rstrip(".\n").split(", ")
+    assert able and "solver" not in able
+    for engine in able:
+        assert load_problem("sorting").verdicts()[engine]
     text = refused(capsys, "solve", "sudoku", PUZZLE, "--engine", "recurrent")
     assert "unn train sudoku --engine recurrent" in text
 
