@@ -103,8 +103,8 @@ def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:
         if not verdicts[engine]:
             able = [other for other, verdict in verdicts.items() if verdict]
             raise UnnError(
-                f"{name}: engine {engine!r} cannot serve this problem: {verdicts[engine].reason}. Engines that "
-                f"serve it, for unn train {name} --engine: {', '.join(able)}."
+                f"{name}: engine {engine!r} cannot serve this problem: {verdicts[engine].reason}. Engines "
+                f"that serve it, for unn train {name} --engine: {', '.join(able)}."
             )
         raise UnnError(
             f"problem {name!r} comes without trained weights of engine {engine!r}; train some with unn train "
