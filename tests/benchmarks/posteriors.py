@@ -74,13 +74,13 @@ class Recipe:
 RECIPES = {
     "tree": Recipe(8000),
     "hmm": Recipe(8000),
-    "two-moons": Recipe(20_000, noise_mean=-1.0, preconditioning="scalar"),
+    "two-moons": Recipe(20_000, noise_mean=-2.0, preconditioning="scalar"),
     "slcp": Recipe(12_000, coordinates="quantiles", noise_mean=-1.0),
 }
 """Recipes of the tasks; all others have 5,000 steps and the rest as the tree."""
 
 LONG_RECIPES = {
-    "two-moons": replace(RECIPES["two-moons"], steps=60_000, width=64, rate=3e-3),
+    "two-moons": replace(RECIPES["two-moons"], steps=60_000, width=64, rate=3e-3, noise_mean=-1.0),
     "slcp": replace(RECIPES["slcp"], steps=40_000, width=64, rate=3e-3),
 }
 """Recipes from 10,000 simulations on of the tasks that need more steps."""
@@ -144,6 +144,7 @@ def own_recipe(arguments: argparse.Namespace, simulator: str, simulations: int) 
         steps=arguments.training_steps or own.steps,
         width=arguments.width or own.width,
         rate=arguments.rate or own.rate,
+        noise_mean=own.noise_mean if arguments.noise_mean is None else arguments.noise_mean,
         preconditioning=arguments.preconditioning or own.preconditioning,
     )
 
@@ -201,7 +202,8 @@ def trained(arguments: argparse.Namespace, problem: OneDraw, config: Any) -> tup
     )
     weights = Path(arguments.weights) / (
         f"{config.simulator}-{config.simulations}-{draw}-{config.query}-{own.structure}-"
-        f"{own.embedding}-{own.preconditioning}-{own.width}-{training.steps}{regularised}.pt"
+        f"{own.embedding}-{own.preconditioning}-{own.width}-{training.steps}-noise{own.noise_mean}"
+        f"{regularised}.pt"
     )
     if weights.is_file():
         state = torch.load(weights, map_location="cpu")
@@ -253,6 +255,7 @@ def run(
                 "structure": arguments.structure,
                 "embedding": arguments.embedding,
                 "preconditioning": config.model.preconditioning,
+                "noise_mean": config.model.noise_mean,
                 "width": config.model.width,
                 "training_steps": config.training.steps,
                 "dropout": arguments.dropout,
@@ -291,6 +294,7 @@ if __name__ == "__main__":
     parser.add_argument("--training-steps", type=int, default=0, help="0 for those of the recipe")
     parser.add_argument("--width", type=int, default=0, help="0 for that of the recipe")
     parser.add_argument("--rate", type=float, default=0.0, help="0 for that of the recipe")
+    parser.add_argument("--noise-mean", type=float, help="mean logarithm of the levels; that of the recipe")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--weight-decay", type=float, default=0.0, help="that of AdamW")
     parser.add_argument(
