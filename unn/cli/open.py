@@ -98,21 +98,14 @@ def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:
     Raises:
         UnnError: if the engine needs training, or does not serve the problem.
     """
+    problem = load_problem(name)
+    config: Any = problem.config_for(engine)()
+    problem.check(config)
     if load_engine(engine).trains:
-        verdicts = load_problem(name).verdicts()
-        if not verdicts[engine]:
-            able = [other for other, verdict in verdicts.items() if verdict]
-            raise UnnError(
-                f"{name}: engine {engine!r} cannot serve this problem: {verdicts[engine].reason}. Engines "
-                f"that serve it, for unn train {name} --engine: {', '.join(able)}."
-            )
         raise UnnError(
             f"problem {name!r} comes without trained weights of engine {engine!r}; train some with unn train "
             f"{name} --engine {engine}."
         )
-    problem = load_problem(name)
-    config: Any = problem.config_for(engine)()
-    problem.check(config)
     return problem, Trained(Path(name), config, {}, problem.network(config, {}).eval())
 
 

@@ -372,15 +372,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     def _observed(self, observed: Tensor | Mapping[str, Tensor], frame: Frame, batch: int) -> Tensor:
         if not isinstance(observed, Tensor):
-            nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool, device=self.offsets.device)
-            for name, mask in observed.items():
-                if name not in frame.slots:
-                    raise ObservationError(
-                        f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}"
-                    )
-                slot = frame.slots[name]
-                nodes[:, slot.nodes] = _observed_nodes(name, mask, slot.node_shape, batch).to(nodes.device)
-            return nodes
+            return frame.observed_nodes(observed, batch).to(self.offsets.device)
         if observed.shape != (batch, frame.nodes) or observed.dtype != torch.bool:
             raise ObservationError(
                 f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got "
@@ -489,16 +481,3 @@ def _noise_for(own: Coordinates, x: Tensor, generator: torch.Generator | None = 
     if generator is None:
         return torch.rand(x.shape, dtype=torch.float64, device=x.device)
     return torch.rand(x.shape, dtype=torch.float64, generator=generator).to(x.device)
-
-
-def _observed_nodes(name: str, mask: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
-    """Mask of the observed nodes of a variable, shape ``(batch, nodes of the variable)``."""
-    full = (batch, *shape)
-    fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == len(full)
-    if not fits or any(size not in (1, expected) for size, expected in zip(mask.shape, full, strict=True)):
-        is_tensor = isinstance(mask, Tensor)
-        got = f"shape {tuple(mask.shape)} and {mask.dtype}" if is_tensor else type(mask).__name__
-        raise ObservationError(
-            f"variable {name!r}: observed nodes need dtype bool and shape {full} (or 1 for axes), got {got}."
-        )
-    return mask.expand(full).reshape(batch, -1)

@@ -13,7 +13,6 @@ from ..graph.declaration import Declaration
 from ..networks.labels import labels_cross_entropy, value_probabilities, value_tokens, vocabulary_of
 from ..networks.tokens import Given, check_fixed_sizes
 from ..solver.layout import Layout, without_candidates
-from ..solver.model import node_mask
 from .network import EncoderNetwork
 from .options import EncoderOptions
 
@@ -85,7 +84,7 @@ class Encoder(nn.Module, CanLearn, CanInfer):
         """
         check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows = self.layout.frame.flatten(values)
-        nodes = node_mask(self.layout.frame, observed, len(rows)).to(rows.device)
+        nodes = self.layout.frame.observed_nodes(observed, len(rows)).to(rows.device)
         logits = self.logits(rows, nodes)
         return labels_cross_entropy(self.layout.frame, logits[None], rows, nodes | ~self._buffer("_trained"))
 

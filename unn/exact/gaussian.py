@@ -20,12 +20,12 @@ from ..descent.checks import check_generator, given_array
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
-from ..graph.dynamic import shapes_of, sizes_with
+from ..graph.dynamic import check_mapping, shapes_of, sizes_with
 from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
-from .nodes import Given, check_mapping, check_shape, on_cpu, ordinary_evidence
+from .nodes import Given, check_shape, on_cpu, ordinary_evidence
 from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination

@@ -16,12 +16,12 @@ from torch import Tensor
 from ..descent.checks import check_generator
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
-from ..graph.dynamic import shapes_of, sizes_with
+from ..graph.dynamic import check_mapping, shapes_of, sizes_with
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .gaussian import Normals, constants_given, entries_given, normal_given, refusal_of_factors
 from .ground import NEVER
-from .nodes import Given, Nodes, check_mapping, check_shape, has_states, ordinary_evidence
+from .nodes import Given, Nodes, check_shape, has_states, ordinary_evidence
 from .options import ExactOptions, check_count
 from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 

@@ -16,7 +16,7 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.devices import moved
-from ..graph.dynamic import shapes_of
+from ..graph.dynamic import check_mapping, shapes_of
 from ..graph.partial import Partial
 from ..regularizers import BinaryEntropy, LogPartition, SignedEntropy
 from ..regularizers.base import ordinary
@@ -235,18 +235,6 @@ class Nodes:
             x = of_states[states[..., own.first : own.first + own.nodes]]
             result[name] = x.reshape(*states.shape[:-1], *own.node_shape, *own.feature_shape)
         return result
-
-
-def check_mapping(what: str, mapping: object) -> None:
-    """Check that evidence, or another part of a query, is a mapping or None.
-
-    Raises:
-        ObservationError: for anything else.
-    """
-    if mapping is not None and not isinstance(mapping, Mapping):
-        raise ObservationError(
-            f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
-        )
 
 
 def ordinary_evidence(given: Given | None) -> Given:

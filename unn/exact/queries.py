@@ -14,13 +14,13 @@ from ..errors import DeclarationError, ObservationError
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of
-from ..graph.dynamic import check_sizes, sizes_with
+from ..graph.dynamic import check_mapping, check_sizes, sizes_with
 from ..graph.partial import Partial
 from . import inference, structures
 from .conditioning import Cost
 from .ground import ground
 from .inference import Semiring
-from .nodes import Given, Nodes, check_mapping, on_cpu, refusal_of_variables
+from .nodes import Given, Nodes, on_cpu, refusal_of_variables
 from .options import ExactOptions, check_count
 from .plan import Plan
 from .structures import Query

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from ..errors import DeclarationError, unknown, whole_number
+from ..errors import DeclarationError, ObservationError, unknown, whole_number
 from .arrays import Constant, Variable
 from .declaration import Declaration
 from .partial import Partial
@@ -93,3 +93,15 @@ def check_sizes(graph: Declaration, sizes: Mapping[str, int]) -> None:
             raise DeclarationError(
                 f"graph {graph.name!r}: axis {axis!r} has size {other}, but {size} was given."
             )
+
+
+def check_mapping(what: str, mapping: object) -> None:
+    """Check that evidence, or another part of a query, is a mapping or None.
+
+    Raises:
+        ObservationError: for anything else.
+    """
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise ObservationError(
+            f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
+        )

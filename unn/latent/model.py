@@ -13,10 +13,10 @@ from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, ch
 from ..errors import ArgumentError, ObservationError, UnnError, whole_number
 from ..exact.model import refuse_steps, verified
 from ..graph.declaration import Declaration
+from ..graph.dynamic import check_mapping
 from ..graph.partial import Partial
 from ..networks.tokens import Given, check_fixed_sizes
 from ..noise import gumbel_argmax
-from ..solver.model import masks_of, node_mask
 from .bounds import BoundSummary, Draws, LikelihoodEstimate, bound_summary, log_likelihood
 from .gaussians import Normals
 from .hierarchy import read, refusal
@@ -102,9 +102,9 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         nodes = torch.ones(len(rows), layout.nodes, dtype=torch.bool, device=rows.device)
         if self.options.masked:
             latent = set(self.graph.variables) - set(layout.slots)
-            masks = masks_of(self.graph, observed)
-            given = {name: mask for name, mask in masks.items() if name not in latent}
-            seen = node_mask(layout, given, len(rows)).to(rows.device)
+            check_mapping("observed", observed)
+            given = {name: mask for name, mask in observed.items() if name not in latent}
+            seen = layout.observed_nodes(given, len(rows)).to(rows.device)
             chosen = torch.rand(len(rows), 1) < self.options.masked
             nodes = torch.where(chosen.to(rows.device), seen, nodes)
         draws = self.draws(rows, nodes, None)

@@ -16,7 +16,7 @@ from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
-from ..graph.dynamic import check_sizes, dynamic_sizes
+from ..graph.dynamic import check_mapping, check_sizes, dynamic_sizes
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
@@ -217,6 +217,33 @@ class Rows:
                 rows = rows.to(torch.promote_types(rows.dtype, numbers.dtype))
             rows[:, slot.numbers] = torch.where(expanded.repeat_interleave(slot.channels, 1), numbers, 0)
         return rows, observed
+
+    def observed_nodes(self, observed: Mapping[str, Tensor], batch: int) -> Tensor:
+        """Mask of observed nodes, boolean, shape ``(batch, nodes)``, on the CPU.
+
+        Args:
+            observed: mask by variable, boolean, shape ``(batch, *node axes)``, or 1 for any of these.
+            batch: batch size.
+
+        Raises:
+            ObservationError: for anything but a mapping, an unknown variable, or a mask that does not fit it.
+        """
+        check_mapping("observed", observed)
+        self._check_names(observed)
+        nodes = torch.zeros(batch, self.nodes, dtype=torch.bool)
+        for name, mask in observed.items():
+            slot = self.slots[name]
+            full = (batch, *slot.node_shape)
+            fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == len(full)
+            if not fits or any(size not in (1, own) for size, own in zip(mask.shape, full, strict=True)):
+                is_tensor = isinstance(mask, Tensor)
+                got = f"shape {tuple(mask.shape)} and {mask.dtype}" if is_tensor else type(mask).__name__
+                raise ObservationError(
+                    f"variable {name!r}: observed nodes need dtype bool and shape {full} (or 1 for axes), "
+                    f"got {got}."
+                )
+            nodes[:, slot.nodes] = mask.expand(full).reshape(batch, -1).cpu()
+        return nodes
 
     def _check_names(self, values: Mapping[str, object]) -> None:
         for name in values:

@@ -16,7 +16,7 @@ from ..networks.tokens import Frame, Given, check_fixed_sizes
 from ..ops.attention import AttentionMask
 from ..ops.constraint_loss import attention_loss, constraint_loss
 from ..solver.layout import Layout, without_candidates
-from ..solver.model import CHECKED_EVERY, node_mask
+from ..solver.model import CHECKED_EVERY
 from .network import Hidden, RecurrentTransformer
 from .options import RecurrentOptions
 from .permutations import Renaming, renamings
@@ -89,7 +89,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         """
         check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows = self.layout.frame.flatten(values)
-        nodes = node_mask(self.layout.frame, observed, len(rows)).to(rows.device)
+        nodes = self.layout.frame.observed_nodes(observed, len(rows)).to(rows.device)
         labelled = chosen_by_content(
             value_tokens(self.layout.frame, rows, nodes), self.options.labelled_share
         )

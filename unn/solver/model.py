@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ..cache import BoundedCache
 from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_iterations, check_model
-from ..errors import ObservationError, suggest
+from ..errors import ObservationError
 from ..graph.declaration import Declaration
-from ..networks.tokens import Given, Rows
+from ..graph.dynamic import check_mapping
+from ..networks.tokens import Given
 from .energies import EnergyNetwork, Surroundings, refusal
 from .layout import Layout
 from .losses import constraint_surprise, label_loss
@@ -123,8 +124,8 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         layout = self.layout(sizes)
         # examples wait on the CPU; those in the pool are on the device of the weights
         rows = layout.frame.flatten(layout.discrete_part(values)).cpu()
-        masks = masks_of(self.graph, observed)
-        nodes = node_mask(layout.frame, layout.discrete_part(masks), len(rows))
+        check_mapping("observed", observed)
+        nodes = layout.frame.observed_nodes(layout.discrete_part(observed), len(rows))
         source = _Source(layout, rows == 1, nodes, *_numbers(layout, values, observed, rows))
         device = self.network.score.weight.device
         if not self.training:
@@ -434,51 +435,6 @@ def _disturbed(state: Tensor, noise: float, generator: torch.Generator | None = 
     return state + noise * torch.randn(state.shape, generator=generator, dtype=state.dtype).to(state.device)
 
 
-def node_mask(frame: Rows, observed: Mapping[str, Tensor], batch: int) -> Tensor:
-    """Mask of observed nodes, shape ``(batch, nodes)``.
-
-    Args:
-        frame: layout of the nodes.
-        observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
-        batch: batch size.
-
-    Raises:
-        ObservationError: for anything but a mapping, an unknown variable, or a mask that does not fit it.
-    """
-    nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool)
-    for name, mask in masks_of(frame.graph, observed).items():
-        if name not in frame.slots:
-            raise ObservationError(
-                f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}"
-            )
-        slot = frame.slots[name]
-        expected = (batch, *slot.node_shape)
-        shape = tuple(mask.shape) if isinstance(mask, Tensor) else ()
-        fits = len(shape) == len(expected) and all(n in (1, m) for n, m in zip(shape, expected, strict=True))
-        if not fits or mask.dtype != torch.bool:
-            got = type(mask).__name__ if not isinstance(mask, Tensor) else f"{mask.dtype} of shape {shape}"
-            raise ObservationError(
-                f"variable {name!r}: the mask of observed nodes is a boolean tensor of shape {expected}, got "
-                f"{got}."
-            )
-        nodes[:, slot.nodes] = mask.expand(expected).reshape(batch, -1).cpu()
-    return nodes
-
-
-def masks_of(graph: Declaration, observed: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Masks by variable, as they are.
-
-    Raises:
-        ObservationError: for anything but a mapping.
-    """
-    if not isinstance(observed, Mapping):
-        raise ObservationError(
-            f"graph {graph.name!r}: what is observed is a mapping from variables to boolean masks, got "
-            f"{type(observed).__name__}."
-        )
-    return observed
-
-
 class _Source:
     """Examples that can enter the pool, in order; those without an unknown node are left out."""
 
@@ -525,7 +481,7 @@ def _numbers(
             f"values of graph {layout.graph.name!r} differ in their batch sizes: {len(numbers)} of "
             f"continuous variables, {count} of others."
         )
-    return numbers, node_mask(frame, layout.continuous_part(observed), count)[:, frame.node_of_number]
+    return numbers, frame.observed_nodes(layout.continuous_part(observed), count)[:, frame.node_of_number]
 
 
 def _key(sizes: Mapping[str, int]) -> _Sizes:

@@ -126,7 +126,7 @@ def test_malformed_files_are_refused_with_line_and_column(trained, capsys, tmp_p
 def test_untrained_problems_say_how_to_train(capsys):
     text = refused(capsys, "solve", "sorting", "1")
     assert "'solver' cannot serve" in text
-    able = text.split("unn train sorting --engine: ")[1].rstrip(".\n").split(", ")
+    able = text.split("Engines that serve it: ")[1].rstrip(".\n").split(", ")
     assert able and "solver" not in able
     for engine in able:
         assert load_problem("sorting").verdicts()[engine]
