@@ -13,7 +13,7 @@ test: .venv/development
 test-slow: .venv/development
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m slow
 
-# both together, and how much of the package they run
+# both together, and how much of the package the fast ones run
 coverage: .venv/development
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not package" --cov --cov-report=term:skip-covered
 

@@ -19,6 +19,13 @@ settings.register_profile("unn", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("unn")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage is that of the fast tests: tracing each line doubles the time of those that loop in Python."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Every test draws the same values each time, whichever tests run before it or beside it."""
