@@ -301,6 +301,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         rows = torch.where(numbers, self._standard(rows, frame), 0).to(like)
         return Condition(frame, rows, nodes, numbers)
 
+    # reading checks each value, which leaves the compiled code
+    @torch.compiler.disable(reason="examples are read outside of compiled code")  # type: ignore[untyped-decorator]
     def example(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
     ) -> tuple[Tensor, Condition]:
@@ -464,7 +466,11 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         counts = torch.tensor(
             [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
         )
-        return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+        numbers = frame.numbers
+        return (
+            self.offsets.repeat_interleave(counts, output_size=numbers),
+            self.scales.repeat_interleave(counts, output_size=numbers),
+        )
 
 
 def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

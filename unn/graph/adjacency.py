@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,7 +42,7 @@ class Adjacency:
     @property
     def blocks(self) -> list[tuple[str, int]]:
         """Variables in order, with their numbers of nodes."""
-        return [(name, int(np.prod(shape, dtype=np.int64))) for name, shape in self.shapes.items()]
+        return [(name, math.prod(shape)) for name, shape in self.shapes.items()]
 
     @property
     def count(self) -> int:
@@ -75,9 +76,7 @@ class Adjacency:
         if name not in self.shapes:
             raise UnknownNameError(unknown("variable", name, self.shapes))
         shape = self.shapes[name]
-        return torch.arange(
-            self.starts[name], self.starts[name] + int(np.prod(shape, dtype=np.int64))
-        ).reshape(shape)
+        return torch.arange(self.starts[name], self.starts[name] + math.prod(shape)).reshape(shape)
 
     def names(self) -> list[str]:
         """Names of the nodes: ``"C[0,1,2]"``, or ``"K"`` for a variable with a single node."""

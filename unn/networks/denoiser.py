@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from ..cache import BoundedCache
+from ..cache import BoundedCache, made_uncompiled
 from ..errors import ArgumentError, ExchangeabilityWarning, suggest, whole_number
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
@@ -232,9 +232,11 @@ class Denoiser(nn.Module):
         assert self.arrays is not None
         device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
-        positions = self._positions.get_or_make(
-            key, lambda: node_positions(self.graph, frame, self.shared_symmetries(frame)).to(device)
-        )
+
+        def positions_of_nodes() -> Tensor:
+            return node_positions(self.graph, frame, self.shared_symmetries(frame)).to(device)
+
+        positions = self._positions.get_or_make(key, lambda: made_uncompiled(positions_of_nodes))
         embeddings: Tensor = self.arrays(positions, frame)
         return embeddings
 

@@ -83,7 +83,7 @@ class ArrayEmbedding(nn.Module):
         counts = torch.tensor(
             [slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device
         )
-        embeddings: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(
-            positions.to(self.variable.weight.dtype)
-        )
+        embeddings: Tensor = self.variable.weight.repeat_interleave(
+            counts, 0, output_size=frame.nodes
+        ) + self.position(positions.to(self.variable.weight.dtype))
         return embeddings

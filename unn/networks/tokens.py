@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..cache import BoundedCache
+from ..cache import BoundedCache, made_uncompiled
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
@@ -425,7 +425,9 @@ class Frames:
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: self._make(sizes))
+        return self._made.get_or_make(
+            tuple(sorted(sizes.items())), lambda: made_uncompiled(lambda: self._make(sizes))
+        )
 
     def of(self, values: Given, sizes: Mapping[str, int]) -> Frame:
         """Return the frame at given sizes, or if none are given at those of values, shape ``(batch, *axes)``.
@@ -446,7 +448,7 @@ class Frames:
             warnings.warn(
                 f"graph {self.graph.name!r}: nodes of {', '.join(isolated)} interact with no other node; "
                 "their samples will be independent of the rest.",
-                stacklevel=5,
+                stacklevel=8,
             )
         return frame
 

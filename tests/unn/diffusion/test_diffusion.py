@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.diffusion import alike, declared, made, values_of, watched, with_network
 from support.helpers import says
 from support.problem_graphs import factorisation
+from torch._dynamo.utils import counters
 
 import unn
 from factors import Depends
@@ -199,6 +200,43 @@ def test_the_loss_has_finite_gradients_for_all_weights(prediction, self_conditio
     torch.manual_seed(0)
     model.loss(values_of(16), torch.rand(16, 16) < 0.3).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.slow
+# torch's own compiler asks for it where it resumes
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize(
+    ("self_conditioning", "graphs"),
+    # the number of examples with a previous estimate varies, so that selecting them ends a compiled graph
+    [("none", 1), ("estimate", 4)],
+)
+def test_after_reading_an_example_the_loss_compiles_into_few_graphs_with_the_values_of_the_eager_one(
+    self_conditioning, graphs, capfd
+):
+    model = Diffusion(
+        Denoiser(declared(), width=8, depth=2, heads=2, self_conditioning=self_conditioning)
+    ).double()
+    values = values_of(4)
+    observed = {
+        name: torch.zeros(4, *model.frames.at().slots[name].node_shape, dtype=torch.bool) for name in values
+    }
+    observed["A"][::2] = True
+
+    def loss_and_slopes(loss):
+        torch.manual_seed(0)
+        value = loss(values, observed)
+        return value, *torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+
+    # the first call plans the attention, which in compiled code made torch print tracebacks
+    torch._dynamo.reset()
+    planned = loss_and_slopes(torch.compile(model.loss, backend="eager"))
+    assert "Traceback" not in capfd.readouterr().err
+    expected = loss_and_slopes(model.loss)
+    torch.testing.assert_close(planned, expected)
+    torch._dynamo.reset()
+    counters.clear()
+    torch.testing.assert_close(loss_and_slopes(torch.compile(model.loss, backend="eager")), expected)
+    assert counters["stats"]["unique_graphs"] <= graphs
 
 
 @pytest.mark.parametrize("passes", [1, 4])

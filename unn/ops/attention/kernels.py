@@ -78,8 +78,8 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
         # launching many small kernels costs more than computing masked pairs
         n = mask.count
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
-    costs = _estimates(mask, batch, width)
-    return min(costs, key=costs.__getitem__)
+    # pairs, because torch.compile has no minimum with a key where the batch varies
+    return min((cost, name) for name, cost in _estimates(mask, batch, width).items())[1]
 
 
 def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
@@ -127,8 +127,7 @@ def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
         "dense": dense / _COLD_CACHE_FACTOR,
         "relational": sum(_cost(term, batch, width) for term in mask.terms(torch.device("cpu"))),
     }
-    if torch.backends.mkl.is_available():
-        # without MKL, sparse matrix products are slow
+    if _HAS_MKL:
         parts = math.ceil(batch / max_batch_copies(mask.adjacency))
         pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
         costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
@@ -145,6 +144,8 @@ def _cost(term: Term, batch: int, width: int) -> float:
 
 _COLD_CACHE_FACTOR = 1.4
 """Slowdown of the other kernels between other work, relative to their measured times with warm caches."""
+_HAS_MKL = torch.backends.mkl.is_available()
+"""Without MKL, sparse matrix products are slow."""
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:

@@ -12,6 +12,7 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
+from ...cache import made_uncompiled
 from ...errors import ObservationError
 from ...graph.adjacency import Adjacency
 from .measure import MeasuredKernels
@@ -86,7 +87,8 @@ class AttentionMask:
     @cached_property
     def has_empty_rows(self) -> bool:
         """True if a node attends to no node."""
-        return bool((np.bincount(self.adjacency.rows, minlength=self.count) == 0).any())
+        counts = made_uncompiled(lambda: np.bincount(self.adjacency.rows, minlength=self.count))
+        return bool((counts == 0).any())
 
     def dense(self, device: torch.device) -> Tensor:
         """Dense matrix, shape ``(nodes, nodes)``, boolean."""
@@ -150,7 +152,7 @@ class AttentionMask:
 
     def _cached(self, name: str, device: torch.device, make: Callable[[], MaskLayout]) -> MaskLayout:
         if (name, device) not in self._on_device:
-            self._on_device[name, device] = make()
+            self._on_device[name, device] = made_uncompiled(make)
         layout: MaskLayout = self._on_device[name, device]
         return layout
 

@@ -108,7 +108,7 @@ class Term:
     @property
     def pairs(self) -> int:
         """Number of pairs, including hidden ones."""
-        return math.prod(map(max, self.queries.sizes, self.keys.sizes))
+        return math.prod([max(m, n) for m, n in zip(self.queries.sizes, self.keys.sizes, strict=True)])
 
     def products(self, query: Tensor, key: Tensor) -> Tensor:
         """Inner product of the query and the key of each pair, hidden ones included."""

@@ -509,7 +509,7 @@ def test_the_kernel_is_chosen_by_size_sparsity_and_device():
         AttentionMask(sudoku(5, 5).adjacency()),
     )
     for available, fastest in ((True, "sparse"), (False, "relational")):
-        with patch("torch.backends.mkl.is_available", lambda available=available: available):
+        with patch("unn.ops.attention.kernels._HAS_MKL", available):
             assert choose_kernel(small, 8, 16, CPU) == "dense"
             assert choose_kernel(grids, 8, 16, CPU) == "relational"
             assert choose_kernel(products, 2, 32, CPU) == choose_kernel(large, 2, 16, CPU) == fastest
