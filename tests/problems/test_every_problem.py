@@ -448,3 +448,8 @@ def test_a_name_is_suggested_only_where_it_is_like_the_one_that_was_typed(capsys
         ("factorization", "factorisation"),
     ):
         assert f"Did you mean '{meant}'?" in refused(capsys, "show", name)
+
+
+def test_a_problem_with_nothing_to_solve_says_so_whatever_the_engine(capsys):
+    message = refused(capsys, "solve", "parsing")
+    assert "has no constraints to solve" in message and "sudoku" in message and "--engine" not in message

@@ -13,7 +13,7 @@ from ..errors import DataError, UnnError
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
 from ..training.options import LATER, TrainingConfig, problem_signature
-from .problem import Problem, Trained, load_problem, problem_names
+from .problem import Problem, Solvable, Trained, load_problem, problem_names, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,13 +78,21 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
     return problem, Trained(folder, config, run.facts, network.eval())
 
 
+NOTHING_TO_SOLVE = "has no constraints to solve"
+
+
 def solving_engine(name: Path | str) -> str:
     """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it,
     or the default engine of the problem, if that needs no training or has trained weights; empty for the
-    folder of a run."""
+    folder of a run.
+
+    Raises:
+        UnnError: if a problem is named that has nothing to solve.
+    """
     if Path(name).exists() or str(name) not in problem_names():
         return ""
     problem = load_problem(str(name))
+    require(problem, Solvable, NOTHING_TO_SOLVE)
     default = getattr(problem, "default_engine", "")
     if problem.pretrained("solver") is not None or not default:
         return "solver"

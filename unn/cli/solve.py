@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional, arg
 
 from ..engine import SolvingOptions
-from .open import open_trained, solving_engine
+from .open import NOTHING_TO_SOLVE, open_trained, solving_engine
 from .options import Json
 from .problem import Solvable, require
 from .verb import Answer, Verb
@@ -39,4 +39,4 @@ class Solve(Verb):
     def __call__(self) -> Answer:
         self.solving.check()
         problem, run = open_trained(self.run, self.engine or solving_engine(self.run))
-        return require(problem, Solvable, "has no constraints to solve").solve(run, self)
+        return require(problem, Solvable, NOTHING_TO_SOLVE).solve(run, self)
