@@ -1,11 +1,9 @@
-"""A cache of bounded size, and plans that are made outside of compiled code."""
+"""A cache of bounded size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
-
-import torch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -37,12 +35,3 @@ class BoundedCache(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-@torch.compiler.disable(reason="plans are made outside of compiled code")  # type: ignore[untyped-decorator]
-def made_uncompiled(make: Callable[[], Value]) -> Value:
-    """What ``make`` returns, of which ``torch.compile`` traces nothing: loops over nodes, and calls of numpy.
-
-    A call in compiled code is a graph break; code under ``fullgraph=True`` needs one call before, uncompiled.
-    """
-    return make()

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from ..errors import InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Constant, Index, Variable, batched_axes, check_batch
 from ..graph.declaration import Declaration
 from ..graph.fusion import Fusion, check_fusions
+from ..plain import is_vmapped
 from ..regularizers import Elementwise
 from .lengths import masked
 
@@ -42,15 +42,6 @@ def check_readable(values: Iterable[object]) -> None:
             "under torch.func.vmap no values can be checked; make the network with check_values=False, and "
             "give it values that fit."
         )
-
-
-def is_vmapped(x: Tensor) -> bool:
-    """Whether ``torch.func.vmap`` runs over a tensor, so that its numbers cannot be read."""
-    while is_functorch_wrapped_tensor(x):
-        if is_batchedtensor(x):
-            return True
-        x = get_unwrapped(x)
-    return False
 
 
 def given_array(graph: Declaration, name: str) -> Array:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import InferenceError
+from ..plain import is_vmapped
 from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
-from .checks import is_vmapped
 from .fixed_point import Iterates, at_fixed_point
 from .shares import factor_share, largest_value, regularizer_share, wide
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from ..errors import ObservationError
 from ..graph.arrays import Variable
 from ..graph.partial import Partial
+from ..plain import is_vmapped
 from ..regularizers import AlongAxis
-from .checks import is_vmapped
 
 
 def observation_mask(variable: Variable, partial: Partial) -> Tensor:

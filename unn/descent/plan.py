@@ -19,11 +19,10 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, SharedMessages
 from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes
+from ..plain import planned
 from .orders import Block, Item, Order
 
 UpdateKind = Literal["closed form", "coloured", "inner solver"]
-_UNCOMPILED = "interactions at new sizes are planned outside of compiled code; first call the net uncompiled"
-"""Why the first call at some sizes leaves compiled code, for torch's message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,12 +274,14 @@ class Plan:
         involved = dict.fromkeys([name, *(array for factor in factors for array in factor.operands)])
         key = (name, device, tuple(shapes[array] for array in involved))
         variable = self.graph.variables[name]
-        return self._colours.get_or_make(key, lambda: _coloured_nodes(variable, factors, shapes, device))
+        return self._colours.get_or_make(
+            key, lambda: planned(lambda: _coloured_nodes(variable, factors, shapes, device))
+        )
 
     def node_pairs(self, factor: EnergyFactor, variable: Variable, shapes: Shapes) -> np.ndarray:
         """Pairs of nodes of a variable that meet in a factor, flat indices, shape ``(pairs, 2)``."""
         key = (variable.name, factor.name, tuple(shapes[array] for array in factor.operands))
-        return self._pairs.get_or_make(key, lambda: _met_nodes(factor, variable, shapes))
+        return self._pairs.get_or_make(key, lambda: planned(lambda: node_pairs(factor, variable, shapes)))
 
     def lasting_round(
         self, order: Order, shapes: Shapes, device: torch.device, make: Callable[[], list[PlannedUpdate]]
@@ -322,7 +323,6 @@ class Plan:
         return PlannedUpdate(block.name, _spread(nodes, variable))
 
 
-@torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
 def _coloured_nodes(
     variable: Variable, factors: Sequence[EnergyFactor], shapes: Shapes, device: torch.device
 ) -> list[Tensor] | None:
@@ -331,11 +331,6 @@ def _coloured_nodes(
     if classes is None:
         return None
     return [_spread(torch.from_numpy(nodes).to(device), variable) for nodes in classes]
-
-
-@torch.compiler.disable(reason=_UNCOMPILED)  # type: ignore[untyped-decorator]
-def _met_nodes(factor: EnergyFactor, variable: Variable, shapes: Shapes) -> np.ndarray:
-    return node_pairs(factor, variable, shapes)
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

@@ -286,6 +286,8 @@ class Unrolled(nn.Module):
         return results[0] if self._single else tuple(results)
 
     def _check_finite(self, results: Sequence[Tensor]) -> None:
+        # parameters may be vmapped where the inputs are not
+        check_readable(results)
         for name, x in zip(self.want, results, strict=True):
             least, most = torch.aminmax(x.detach())
             if math.isfinite(float(least)) and math.isfinite(float(most)):

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -233,21 +234,7 @@ class Likelihood(Guide):
             )
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        try:
-            logs = self.function(values)
-        except KeyError as error:
-            raise ObservationError(
-                f"guided sampling: a likelihood reads {error}, and it is called with the real variables that "
-                f"are not given: {', '.join(values)}."
-            ) from error
-        count = len(next(iter(values.values())))
-        if not isinstance(logs, Tensor) or logs.shape != (count,):
-            shown = f"shape {tuple(logs.shape)}" if isinstance(logs, Tensor) else type(logs).__name__
-            raise ObservationError(
-                f"guided sampling: a likelihood returns one logarithm for each particle, shape ({count},), "
-                f"got {shown}; sum over all axes but the first."
-            )
-        return logs
+        return _logarithms(lambda: self.function(values), values)
 
     def smoothed(
         self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
@@ -267,6 +254,29 @@ class Likelihood(Guide):
         share = (1 - uncertainty) * below / (below + 0.5 * rise).clamp(min=1e-30)
         pull = share * logs
         return pull - (pull + share * below).detach()
+
+
+def _logarithms(likelihood: Callable[[], Tensor], values: Mapping[str, Tensor]) -> Tensor:
+    """What a likelihood returns, shape ``(batch,)``.
+
+    Raises:
+        ObservationError: for a name that is not among the values, or a result of another shape.
+    """
+    try:
+        logs = likelihood()
+    except KeyError as error:
+        raise ObservationError(
+            f"guided sampling: a likelihood reads {error}, and it is called with the real variables that are "
+            f"not given: {', '.join(values)}."
+        ) from error
+    count = len(next(iter(values.values())))
+    if not isinstance(logs, Tensor) or logs.shape != (count,):
+        shown = f"shape {tuple(logs.shape)}" if isinstance(logs, Tensor) else type(logs).__name__
+        raise ObservationError(
+            f"guided sampling: a likelihood returns one logarithm for each particle, shape ({count},), got "
+            f"{shown}; sum over all axes but the first."
+        )
+    return logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,12 +415,8 @@ class _Twist:
             values, spread = self._values(estimate, deviation)
             terms = []
             for guide, line in zip(self.guides, self._lines, strict=True):
-                if line is None:
-                    terms.append(guide.smoothed(values, spread, deviation**2))
-                    continue
-                name = guide.names()[0]
-                coordinate = estimate[:, self.condition.frame.slots[name].numbers].view_as(values[name])
-                terms.append(guide.smoothed_along(line, values[name], spread[name], coordinate, deviation))
+                smoothed = partial(self._smoothed, guide, line, values, spread, estimate, deviation)
+                terms.append(_logarithms(smoothed, values))
             log_twist = torch.stack(terms).sum(0)
             if not bool(log_twist.isfinite().all()):
                 raise ObservationError(
@@ -424,10 +430,37 @@ class _Twist:
         shift = torch.where(self.condition.numbers, 0, sigma**2 * gradient)
         return log_twist.detach(), estimate.detach(), shift
 
+    def _smoothed(
+        self,
+        guide: Guide,
+        line: CoordinateLine | None,
+        values: Mapping[str, Tensor],
+        spread: Mapping[str, Tensor],
+        estimate: Tensor,
+        deviation: Tensor,
+    ) -> Tensor:
+        if line is None:
+            return guide.smoothed(values, spread, deviation**2)
+        name = guide.names()[0]
+        coordinate = estimate[:, self.condition.frame.slots[name].numbers].view_as(values[name])
+        return guide.smoothed_along(line, values[name], spread[name], coordinate, deviation)
+
     def exact(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The logarithm of the likelihood of samples, shape ``(batch,)``."""
+        """The logarithm of the likelihood of samples, shape ``(batch,)``; it may be that of 0.
+
+        Raises:
+            ObservationError: for one that is NaN or infinite.
+        """
         with torch.no_grad():
-            return torch.stack([guide.log_likelihood(values) for guide in self.guides]).sum(0)
+            terms = [_logarithms(partial(guide.log_likelihood, values), values) for guide in self.guides]
+            total = torch.stack(terms).sum(0)
+        bad = int((total.isnan() | (total == math.inf)).sum())
+        if bad:
+            raise ObservationError(
+                f"guided sampling: the logarithm of a likelihood is NaN or +inf for {bad} of {len(total)} "
+                "samples; return finite numbers, or -inf where the likelihood is zero."
+            )
+        return total
 
     def _line_of(self, guide: Guide) -> CoordinateLine | None:
         """The coordinates of the only variable that a guide reads, if they are not linear in its values."""

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import DeclarationError, ObservationError
+from ..errors import DeclarationError, InferenceError, ObservationError
 from ..graph.arrays import Constant, Reference, Variable
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint, EnergyFactor
 from ..graph.patterns import Pattern
 from ..graph.sizes import LetterSizes
 from ..graph.views import starts_of, view
+from ..plain import is_vmapped
 from ..regularizers import Regularizer
 from .counting import counted_tables
 from .nodes import NodeRange, Nodes, refusal_of_nodes, refusal_of_variables
@@ -167,6 +168,12 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
             slot += 1
         else:
             x = _array_value(nodes, reference, constants)
+            if is_vmapped(x):
+                raise InferenceError(
+                    f"exact inference reads the values of {reference.array.kind} "
+                    f"{reference.array.name!r}, which torch.func.vmap does not allow; give constants with a "
+                    "batch axis instead, or loop."
+                )
             if not bool(x.detach().isfinite().all()):
                 raise ObservationError(
                     f"{reference.array.kind} {reference.array.name!r} of graph {nodes.graph.name!r} has NaN "

@@ -10,6 +10,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from ..plain import array_of
 from .elimination import Order, Scope, greedy_order, neighbours
 from .halving import halve
 from .options import ExactOptions
@@ -50,7 +51,7 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
         return reduced
     digits = (max(f.logs.shape[1] for f in families).bit_length() - 1) // _BATCH_BITS
     batch = 2 ** (_BATCH_BITS * digits)
-    key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options, batch)
+    key = (sizes, tuple((array_of(f.scopes).tobytes(), f.states) for f in families), options, batch)
     return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options, batch)))
 
 

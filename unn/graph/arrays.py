@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError
+from ..plain import array_of
 from .patterns import Pattern, parse_pattern
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Index(Array):
     @property
     def array(self) -> NDArray[np.int64]:
         """The integers as a numpy array."""
-        array: NDArray[np.int64] = self.numbers.numpy()
+        array: NDArray[np.int64] = array_of(self.numbers)
         return array
 
     def on(self, device: torch.device) -> Tensor:

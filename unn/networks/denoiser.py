@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from ..cache import BoundedCache, made_uncompiled
+from ..cache import BoundedCache
 from ..errors import ArgumentError, ExchangeabilityWarning, suggest, whole_number
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path
 from ..graph.symmetries import Assumption, Symmetry, assumptions
+from ..plain import planned
 from ..renamed import current_name
 from .blocks import TransformerBlock
 from .by_variable import ByVariable
@@ -236,7 +237,7 @@ class Denoiser(nn.Module):
         def positions_of_nodes() -> Tensor:
             return node_positions(self.graph, frame, self.shared_symmetries(frame)).to(device)
 
-        positions = self._positions.get_or_make(key, lambda: made_uncompiled(positions_of_nodes))
+        positions = self._positions.get_or_make(key, lambda: planned(positions_of_nodes))
         embeddings: Tensor = self.arrays(positions, frame)
         return embeddings
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..cache import BoundedCache, made_uncompiled
+from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
@@ -20,6 +20,7 @@ from ..graph.dynamic import check_mapping, check_sizes, dynamic_sizes
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
+from ..plain import planned
 from ..regularizers import BinaryEntropy, Counts, Elementwise, Proportions
 from ..regularizers.base import tolerance
 from ..regularizers.simplex import is_categorical
@@ -426,7 +427,7 @@ class Frames:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
         return self._made.get_or_make(
-            tuple(sorted(sizes.items())), lambda: made_uncompiled(lambda: self._make(sizes))
+            tuple(sorted(sizes.items())), lambda: planned(lambda: self._make(sizes))
         )
 
     def of(self, values: Given, sizes: Mapping[str, int]) -> Frame:

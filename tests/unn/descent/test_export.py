@@ -1,12 +1,17 @@
 """Networks as programs of torch.export: the same results, saved and loaded, and states of earlier
 versions."""
 
+import copy
 import io
+import pickle
 
+import pytest
 import torch
+from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
 
 import unn
 from factors import Multilinear
+from unn.errors import InferenceError
 from unn.runs.weights import copy_weights, named_tensors
 
 
@@ -62,3 +67,73 @@ def test_states_of_earlier_versions_load():
         "0.declaration.W",
         "0.declaration.V",
     }
+
+
+def grid():
+    """Neighbours in a grid interact, and so do the ends of edges: both are planned at the first call."""
+    torch.manual_seed(0)
+    g = unn.FactorGraph("grid", row=3, col=3, edge=2)
+    s, h = g.variable("S", "row col", unn.SignedEntropy()), g.constant("H", "row col")
+    g.factor(Multilinear(h["i j"], s["i j"]))
+    g.factor(Multilinear(g.parameter("J", "", init=0.6)[""], s["i j"], s["i+1 j"]))
+    return g
+
+
+def edges():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("edges", node=4, state=2)
+    s, h = g.variable("S", "node | state", unn.Entropy()), g.constant("H", "node state")
+    g.index("one", "edge", torch.tensor([0, 0, 1]), into="node")
+    g.index("other", "edge", torch.tensor([1, 2, 3]), into="node")
+    g.factor(Multilinear(h["n v"], s["n v"]))
+    g.factor(Multilinear(g.parameter("J", "edge", init=1.0)["e"], s["one[e] v"], s["other[e] v"]))
+    return g
+
+
+FIRST_CALLS = {
+    "export": lambda net, x: torch.export.export(net, (x,)).module()(x),
+    "grad": lambda net, x: grad(lambda u: net(u).sum())(x),
+    "jacrev": lambda net, x: jacrev(net)(x),
+    "vmap": lambda net, x: vmap(lambda u: net(u[None])[0])(x),
+}
+
+
+@pytest.mark.parametrize("declare", [grid, edges])
+@pytest.mark.parametrize("first", FIRST_CALLS)
+def test_a_first_call_that_is_traced_or_transformed_leaves_plans_for_all_others(declare, first):
+    def network(check_values):
+        return unn.Unrolled(
+            declare(),
+            "H",
+            "S",
+            order=["S"],
+            iterations=2,
+            check_values=check_values,
+            initial={"S": "uniform"},
+        )
+
+    x = torch.randn(3, 3, 3) if declare is grid else torch.randn(3, 4, 2)
+    planned = network(check_values=False)
+    expected = planned(x)
+    net = network(check_values=False)
+    torch.testing.assert_close(FIRST_CALLS[first](net, x), FIRST_CALLS[first](planned, x))
+    # the plan, which is kept, held tensors of the export or of the transform
+    assert type(net(x)) is torch.Tensor
+    for again in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(again(x), expected)
+    inferred = unn.infer(net.graph, {"H": x}, order=["S"], iterations=2, initial={"S": "uniform"})
+    torch.testing.assert_close(inferred["S"], expected)
+
+
+def test_networks_stacked_by_vmap_say_that_values_cannot_be_checked():
+    nets = [network(), network()]
+    weights, buffers = stack_module_state(nets)
+    x = torch.randn(5, 6)
+
+    def together(net):
+        return vmap(lambda p, b: functional_call(net, (p, b), (x,)))(weights, buffers)
+
+    with pytest.raises(InferenceError, match="check_values=False"):
+        together(nets[0])
+    unchecked = unn.Unrolled(mlp(), "X", "Y", order=["H", "Y"], iterations=3, check_values=False)
+    torch.testing.assert_close(together(unchecked), torch.stack([net(x) for net in nets]))

@@ -470,7 +470,7 @@ def test_variables_that_interact_with_themselves_compile_once_their_sizes_are_pl
     g.factor(Multilinear(s["i"], f["i"]))
     net = unn.Unrolled(g, "F", "S", order=["S"], iterations=2, initial={"S": "uniform"})
     broken, whole = torch.compile(net, backend="eager"), torch.compile(net, fullgraph=True, backend="eager")
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="first call the net uncompiled"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="call the model once uncompiled"):
         whole(torch.randn(2, 3))
     for n in (4, 5):
         x = torch.randn(2, n)

@@ -8,7 +8,7 @@ from scipy import stats
 from support.helpers import says
 
 import unn
-from unn.diffusion import Likelihood, Near, Within, guided_samples
+from unn.diffusion import Guide, Likelihood, Near, Within, guided_samples
 from unn.errors import ArgumentError, ObservationError
 from unn.programs import Bernoulli, LogNormal, Normal
 
@@ -201,6 +201,45 @@ def test_likelihoods_that_are_not_finite_are_refused(value):
 def test_likelihoods_that_are_not_one_number_for_each_particle_are_refused(function, text):
     with pytest.raises(ObservationError, match=text):
         guided_samples(exact(pair), [Likelihood(function)], count=100, steps=5, seed=0)
+
+
+class Own(Guide):
+    """A guide whose two likelihoods are given functions."""
+
+    def __init__(self, exact=lambda v: -(v["x"] ** 2), smoothed=lambda v: -(v["x"] ** 2)):
+        self.exact, self.around = exact, smoothed
+
+    def log_likelihood(self, values):
+        return self.exact(values)
+
+    def smoothed(self, values, spread, uncertainty):
+        return self.around(values)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_exact_likelihood_that_is_nan_or_infinite_for_some_particles_is_refused(value):
+    guide = Own(exact=lambda v: torch.where(v["x"] > 0, -v["x"], value))
+    with pytest.raises(ObservationError, match=r"NaN or \+inf for \d+ of 100 samples"):
+        guided_samples(exact(pair), [guide], count=100, steps=5, seed=0)
+
+
+def test_an_exact_likelihood_of_zero_excludes_particles():
+    guide = Own(exact=lambda v: torch.where(v["x"] > 0, 0.0, -math.inf), smoothed=lambda v: 0 * v["x"])
+    assert bool((guided_samples(exact(pair), [guide], count=100, steps=5, seed=0)["x"] > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda v: -v["x"].square().sum(), r"shape \(100,\), got shape \(\)"),
+        (lambda v: 0.0, "got float"),
+        (lambda v: v["q"], "reads 'q'.*x, y"),
+    ],
+)
+@pytest.mark.parametrize("part", ["exact", "smoothed"])
+def test_guides_of_ones_own_that_do_not_return_one_number_for_each_particle_are_refused(part, function, text):
+    with pytest.raises(ObservationError, match=text):
+        guided_samples(exact(pair), [Own(**{part: function})], count=100, steps=5, seed=0)
 
 
 def test_a_constant_likelihood_changes_nothing():

@@ -12,9 +12,9 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from ...cache import made_uncompiled
 from ...errors import ObservationError
 from ...graph.adjacency import Adjacency
+from ...plain import planned
 from .measure import MeasuredKernels
 from .sparse import PairMatrix, max_batch_copies, pairs_of
 from .terms import Term, terms_of
@@ -87,7 +87,7 @@ class AttentionMask:
     @cached_property
     def has_empty_rows(self) -> bool:
         """True if a node attends to no node."""
-        counts = made_uncompiled(lambda: np.bincount(self.adjacency.rows, minlength=self.count))
+        counts = planned(lambda: np.bincount(self.adjacency.rows, minlength=self.count))
         return bool((counts == 0).any())
 
     def dense(self, device: torch.device) -> Tensor:
@@ -152,7 +152,7 @@ class AttentionMask:
 
     def _cached(self, name: str, device: torch.device, make: Callable[[], MaskLayout]) -> MaskLayout:
         if (name, device) not in self._on_device:
-            self._on_device[name, device] = made_uncompiled(make)
+            self._on_device[name, device] = planned(make)
         layout: MaskLayout = self._on_device[name, device]
         return layout
 

@@ -1,0 +1,55 @@
+"""Exact answers under transforms of torch.func are those of autograd."""
+
+import pytest
+import torch
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+
+import unn
+from factors import Multilinear
+from unn.errors import InferenceError
+
+
+def chain():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("chain", day=4, state=3)
+    s, h = g.variable("S", "day | state", unn.Entropy()), g.constant("H", "day state")
+    g.factor(Multilinear(h["t i"], s["t i"]))
+    g.factor(Multilinear(s["t i"], g.parameter("T", "state next", init=0.5)["i j"], s["t+1 j"]))
+    return g.double()
+
+
+def loop():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("loop", node=4, state=3)
+    s, h = g.variable("S", "node | state", unn.Entropy()), g.constant("H", "node state")
+    g.index("one", "edge", torch.tensor([0, 1, 2, 3]), into="node")
+    g.index("other", "edge", torch.tensor([1, 2, 3, 0]), into="node")
+    g.factor(Multilinear(h["n v"], s["n v"]))
+    g.factor(Multilinear(g.parameter("J", "edge", init=0.7)["e"], s["one[e] v"], s["other[e] v"]))
+    return g.double()
+
+
+# torch loops over the slopes where it has no rule for all of them at once
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("declare", [chain, loop])
+def test_derivatives_of_the_log_partition_are_those_of_autograd_also_in_a_first_call(declare):
+    x = torch.randn(4, 3, dtype=torch.float64)
+    autograd, g = torch.autograd.functional, declare()
+    marginals = unn.exact.marginals(g, {"H": x[None]})["S"][0]
+
+    def total(g):
+        return lambda u: unn.exact.log_partition(g, {"H": u[None]}).sum()
+
+    torch.testing.assert_close(grad(total(declare()))(x), marginals)
+    expected = autograd.hessian(total(g), x)
+    torch.testing.assert_close(hessian(total(declare()))(x), expected)
+    for jacobian in (jacrev, jacfwd):
+        slopes = jacobian(lambda u: unn.exact.marginals(g, {"H": u[None]})["S"][0])(x)
+        torch.testing.assert_close(slopes, expected)
+    torch.testing.assert_close(total(g)(x), total(declare())(x))
+
+
+def test_vmap_is_refused_with_what_to_do_instead():
+    g = chain()
+    with pytest.raises(InferenceError, match="batch axis"):
+        vmap(lambda u: unn.exact.log_partition(g, {"H": u[None]}))(torch.randn(2, 4, 3))

@@ -1,0 +1,45 @@
+"""Plain tensors, whatever traces or transforms a call: what plans are made of, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+
+Value = TypeVar("Value")
+
+
+@torch.compiler.disable(reason="plans are made outside of compiled code; call the model once uncompiled")  # type: ignore[untyped-decorator]
+def planned(make: Callable[[], Value]) -> Value:
+    """What ``make`` returns, made of plain tensors.
+
+    Compilation and export would trace loops over nodes and calls of numpy, and a cached plan outlives them:
+    it must hold no tensor of theirs or of ``torch.func``. A call in compiled code is a graph break; code
+    under ``fullgraph=True`` needs one call before, uncompiled.
+    """
+    with _disable_current_modes(), temporarily_clear_interpreter_stack():
+        return make()
+
+
+def array_of(x: Tensor) -> NDArray[Any]:
+    """The values of a tensor that no transform varies, such as numbers of nodes, under ``torch.func`` too."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    plain = x
+    array: NDArray[Any] = planned(lambda: plain.detach().cpu().numpy())
+    return array
+
+
+def is_vmapped(x: Tensor) -> bool:
+    """Whether ``torch.func.vmap`` runs over a tensor, so that its numbers cannot be read."""
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return True
+        x = get_unwrapped(x)
+    return False
