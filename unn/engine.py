@@ -281,7 +281,13 @@ def check_iterations(iterations: object) -> None:
 
 
 class CanInfer(ABC):
-    """Capability of a model: it gives the best values of the variables that are not given."""
+    """Capability of a model: it gives the best values of the variables that are not given.
+
+    Attributes:
+        has_rounds: whether answers take rounds, steps or draws, whose number is an option.
+    """
+
+    has_rounds: ClassVar[bool] = True
 
     @abstractmethod
     def infer_values(

@@ -86,9 +86,10 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
 
     Raises:
         DataError: for a malformed line, a loop or a node out of range, with the number of the line, and for a
-            graph without edges.
+            graph without edges, or with fewer than announced.
     """
     nodes: int | None = None
+    announced, lines_of_edges = 0, 0
     edges: dict[Edge, None] = {}
     highest, highest_line = -1, 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -100,9 +101,15 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
             if len(words) != 4 or not words[2].isascii() or not words[2].isdecimal() or not int(words[2]):
                 raise DataError(f"{where}: expected p edge NODES EDGES, got {line.strip()!r}.")
             nodes = int(words[2])
+            announced = int(words[3]) if words[3].isascii() and words[3].isdecimal() else 0
             if nodes > _MOST_NODES:
                 raise DataError(f"{where}: {nodes:,} nodes; at most {_MOST_NODES:,} are possible.")
             continue
+        if nodes is not None and words[0] != "e":
+            raise DataError(
+                f"{where}: expected e A B, since the file has a line p and so the DIMACS format, got "
+                f"{line.strip()!r}."
+            )
         first = 1 if words[0] == "e" else 0
         ends = words[first:]
         if len(ends) != 2 or not all(end.isascii() and end.isdecimal() and len(end) < 10 for end in ends):
@@ -115,10 +122,16 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         if max(a, b) > highest:
             highest, highest_line = max(a, b), number
         edges[min(a, b), max(a, b)] = None
+        lines_of_edges += 1
     if not edges:
         raise DataError(
             f"{source}: it contains no edge, and a colouring needs one; write two nodes per line, or the "
             "DIMACS format."
+        )
+    # some files announce each edge once and list it in both directions, or the other way round
+    if lines_of_edges < announced != 2 * len(edges):
+        raise DataError(
+            f"{source}: it ends after {lines_of_edges} of {announced} edges that its line p announces."
         )
     if nodes is not None and highest >= nodes:
         raise DataError(f"{source}, line {highest_line}: a node is out of range, since there are {nodes}.")

@@ -86,6 +86,12 @@ class FutoshikiProblem(InstanceProblem):
                     f"{source}, line {number}: {len(signs)} columns, expected {2 * size - 1}: {size} cells "
                     "and one sign or space between two of them."
                 )
+            if k % 2 == 0 and "." in signs[1::2]:
+                # a grid whose cells are not apart would be read as one of half the size
+                raise DataError(
+                    f"{source}, line {number}: {line.strip()!r} has a point between two cells; write a sign "
+                    "or a space there."
+                )
             for column, sign in enumerate(signs):
                 where = f"{source}, line {number}, column {column + 1}: {sign!r}"
                 cell = k // 2 * size + column // 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,15 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
                     f"--given Y={text}: give the head of each of the n words, from 0 (the root) to n, such "
                     "as Y=2,0,2."
                 )
-            return torch.eye(len(heads) + 1)[[int(head) for head in heads]].T[None]
+            numbers = [int(head) for head in heads]
+            cycle = _cycle(numbers)
+            if cycle:
+                words = ", ".join(map(str, cycle))
+                raise ObservationError(
+                    f"--given Y={text}: the heads form no tree, since words {words} lead back to themselves "
+                    "and not to the root, 0."
+                )
+            return torch.eye(len(heads) + 1)[numbers].T[None]
         return super().read_value(run, name, text)
 
     def show_value(self, run: Trained, name: str, value: Tensor) -> str:
@@ -211,6 +219,18 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         ]
         lines.append("pictures: " + ", ".join(str(folder / name) for name in pictures))
         return Answer(tuple(lines), vars(metrics))
+
+
+def _cycle(heads: Sequence[int]) -> list[int]:
+    """Words from 1 whose heads lead back to themselves; none if all lead to the root, 0."""
+    for word in range(1, len(heads) + 1):
+        path: list[int] = []
+        while word and word not in path:
+            path.append(word)
+            word = heads[word - 1]
+        if word:
+            return path[path.index(word) :]
+    return []
 
 
 def _require_finite(run: Trained) -> None:

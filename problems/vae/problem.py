@@ -25,7 +25,7 @@ from unn.extending import (
 )
 
 from ..generated.observations import any_nodes
-from .verb import DrawImages, DrawsLatents
+from .verb import TEMPERATURES, DrawImages, DrawsLatents
 
 if TYPE_CHECKING:
     import torch
@@ -273,7 +273,8 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
             part = unn.Partial(given.value[:count], given.mask[:count])
             figure = pictures.completions(model, part, 3, request.seed)
         elif request.of == "temperatures":
-            figure = pictures.temperatures(model, request.temperatures, count, request.seed)
+            temperatures = request.temperatures or TEMPERATURES
+            figure = pictures.temperatures(model, temperatures, count, request.seed)
         elif request.of == "interpolations":
             pairs = min(4, count)
             figure = pictures.interpolations(model, x[:pairs], x[pairs : 2 * pairs], count)

@@ -10,6 +10,9 @@ from typing import ClassVar, Literal
 from unn.errors import UnnError
 from unn.extending import Answer, RunFolder, Trained, Verb, open_trained, require, require_number
 
+TEMPERATURES = (1.0, 0.8, 0.6, 0.4)
+"""Those of ``--of temperatures`` by default."""
+
 Subject = Literal[
     "reconstructions", "completions", "temperatures", "interpolations", "attention", "divergences"
 ]
@@ -42,14 +45,18 @@ class DrawImages(Verb):
     """File for the picture."""
     count: int = 8
     """Number of columns."""
-    temperatures: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)
-    """Temperatures of samples, a row for each."""
+    temperatures: tuple[float, ...] = ()
+    """Temperatures of samples, a row for each; 1, 0.8, 0.6 and 0.4 by default."""
     seed: int = 0
     """Seed of everything random."""
 
     def __call__(self) -> Answer:
         require_number("count", self.count, 100)
-        if not 0 < len(self.temperatures) <= 20:
+        if self.temperatures and self.of != "temperatures":
+            raise UnnError(
+                f"--temperatures are those of --of temperatures; leave them out for --of {self.of}."
+            )
+        if len(self.temperatures) > 20:
             raise UnnError(f"--temperatures needs 1 to 20 temperatures, got {len(self.temperatures)}.")
         problem, run = open_trained(self.run)
         return require(problem, DrawsLatents, "has no latent groups").draw_latents(run, self)

@@ -495,6 +495,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         for name in want:
             if name in given and not isinstance(given[name], Partial):
                 raise UnnError(f"--want {name}: variable {name!r} is given, so there is nothing to infer.")
+        if iterations is not None and not network.has_rounds:
+            raise UnnError(f"--iterations: engine {run.config.engine!r} answers in one step; leave it out.")
         count = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
         with torch.random.fork_rng(devices=[]):
             # initial values may be random

@@ -68,8 +68,9 @@ def infer(command: Infer) -> Answer:
         plural = "s" if solution.rounds > 1 else ""
         message = f"ran {solution.rounds} round{plural}; --iterations sets another number."
         model = getattr(run.config, "model", None)
-        if not solution.schedule and command.iterations is None and not hasattr(model, "iterations"):
-            message = f"answered by engine {run.config.engine}."
+        if not solution.schedule and not hasattr(model, "iterations"):
+            number = "" if command.iterations is None else f" with --iterations {command.iterations}"
+            message = f"answered by engine {run.config.engine}{number}."
     lines = [message]
     data: dict[str, Any] = {"status": solution.status.value}
     if solution.energy is not None:

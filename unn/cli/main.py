@@ -107,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"unn {__version__}")
         return 0
     try:
+        _refuse_empty_folders(arguments)
         command, problem = parse(_joined(arguments))
         answer: Answer = command() if problem is None else command(problem)
         # of several processes that train together, only rank 0 prints
@@ -125,8 +126,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-_REPEATED = ("--given", "--options")
-"""Options of several values whose occurrences belong together."""
+_REPEATED = (
+    "--engines",
+    "--given",
+    "--metric",
+    "--options",
+    "--targets",
+    "--temperatures",
+    "--tokens",
+    "--want",
+)
+"""Options of several values, whose occurrences belong together."""
+_REPEATED_IN = {"evaluate": ("--iterations",)}
+"""Further ones of commands; other commands take one value of them, the last one."""
+
+
+def _refuse_empty_folders(arguments: Sequence[str]) -> None:
+    """Check that no folder is named by empty text, as by an unset variable of a shell: it would be the
+    current one.
+
+    Raises:
+        UnnError: if one is.
+    """
+    is_named_so = ("--folder", "") in itertools.pairwise(arguments) or "--folder=" in arguments
+    if is_named_so or "" in arguments[1:2]:
+        raise UnnError("the name of a folder or problem is empty; . is the current folder.")
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
@@ -134,10 +158,11 @@ def _joined(arguments: Sequence[str]) -> list[str]:
 
     Otherwise the last occurrence would replace the others, and evidence would be lost.
     """
+    repeated = (*_REPEATED, *_REPEATED_IN.get(arguments[0] if arguments else "", ()))
     groups: list[list[str]] = [[]]
     for argument in arguments:
         name, _, value = argument.partition("=")
-        if name in _REPEATED and value:
+        if name in repeated and value:
             groups.append([name, value])
         elif argument.startswith("--"):
             groups.append([argument])
@@ -150,7 +175,7 @@ def _joined(arguments: Sequence[str]) -> list[str]:
             first[group[0]] += group[1:]
             continue
         joined.append(group)
-        if group and group[0] in _REPEATED:
+        if group and group[0] in repeated:
             first[group[0]] = group
     return [argument for group in joined for argument in group]
 

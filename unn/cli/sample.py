@@ -55,10 +55,11 @@ def sample_model(command: Sample) -> Answer:
         UnnError: for a file that cannot be read, options of runs, or evidence of probability zero.
     """
     sampling = command.sampling
-    if command.draw or command.trace or sampling.steps or sampling.sampler or sampling.spacing:
+    usual = SamplingOptions(seed=sampling.seed)
+    if command.draw or command.trace or sampling != usual:
         raise UnnError(
-            f"{command.run}: samples of a model file are exact; leave out --draw, --trace, --steps, "
-            "--sampler and --spacing."
+            f"{command.run}: samples of a model file are exact; leave out --draw, --trace and all options of "
+            "sampling but --seed."
         )
     model = open_model(command.run)
     evidence = evidence_of(model, None, command.given)

@@ -154,6 +154,8 @@ def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
     nothing_to_do = not result.interrupted and result.begun == result.step
     if result.interrupted:
         first = f"interrupted after step {result.step}, which is saved; go on with unn resume {folder}"
+    elif nothing_to_do and not result.step:
+        first = f"the engine has nothing to train; its model was prepared in {seconds}"
     elif nothing_to_do:
         first = f"already finished: {result.step} steps in {seconds}; nothing was trained now"
     elif result.begun:
@@ -168,8 +170,8 @@ def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
     ]
     _draw(result, folder)
     data = {
-        "folder": str(folder), "interrupted": result.interrupted, "already_finished": nothing_to_do,
-        "stopped_early": result.stopped_early, **last, "step": result.step,
+        "folder": str(folder), "interrupted": result.interrupted,
+        "already_finished": nothing_to_do, "stopped_early": result.stopped_early, **last, "step": result.step,
     }  # fmt: skip
     return Answer(tuple(lines), data, code=INTERRUPTED if result.interrupted else 0)
 

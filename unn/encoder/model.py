@@ -46,6 +46,8 @@ class Encoder(nn.Module, CanLearn, CanInfer):
         network: the transformer.
     """
 
+    has_rounds = False
+
     def __init__(self, graph: Declaration, options: EncoderOptions, sizes: Mapping[str, int]) -> None:
         super().__init__()
         check_model("Encoder", options, EncoderOptions, refusal(graph))

@@ -51,6 +51,8 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         options: limits.
     """
 
+    has_rounds = False
+
     def __init__(self, graph: Declaration, options: ExactOptions) -> None:
         super().__init__()
         check_model("MixedModel", options, ExactOptions, mixed_refusal(graph))

@@ -41,6 +41,8 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         options: limits of time and memory.
     """
 
+    has_rounds = False
+
     def __init__(self, graph: Declaration, options: ExactOptions) -> None:
         super().__init__()
         check_model("ExactModel", options, ExactOptions, refusal_of_structures(graph))

@@ -20,6 +20,8 @@ TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
         "#a triangle\n0 1\n# its other sides\n0 2\n1 2\n",
         "p col 3 3\r\ne 2 1\r\ne 3 1\r\ne 3 2",
         "e 2 1\ne 3 1\ne 3 2\np edge 3 3\n",
+        "p edge 3 6\ne 2 1\ne 3 1\ne 3 2\n",
+        "p edge 3 3\ne 1 2\ne 2 1\ne 1 3\ne 3 1\ne 2 3\ne 3 2\n",
     ],
 )
 def test_graphs_are_read_from_both_formats(text):
@@ -44,6 +46,8 @@ def test_graphs_are_read_from_both_formats(text):
         ("e 0 1\n", "line 1.*out of range"),
         ("e 1 2\ne 1 5\np edge 3 1\n", "line 2.*out of range"),
         ("0 1\n0 999999999\n", "line 2.*1,000,000,000 nodes.*at most 1,000,000"),
+        ("p edge 5 9\ne 1 2\ne 2 3\n", "ends after 2 of 9 edges"),
+        ("p edge 4 2\n1 2\n2 3\n", "line 2.*expected e A B"),
         ("p edge 100000000000 1\ne 1 2\n", "line 1.*at most 1,000,000"),
     ],
 )

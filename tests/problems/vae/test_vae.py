@@ -185,6 +185,9 @@ def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(ca
     assert "temperature must be positive" in refused(
         capsys, "images", run, "--of", "temperatures", "--temperatures", "0", "--draw", picture
     )
+    assert "has no temperatures" in refused(
+        capsys, "images", run, "--of", "completions", "--temperatures", "0.1", "--draw", picture
+    )
     problem = VAEProblem()
     config = problem.config_for("latent")()
     query = problem.test_queries(config, 1, torch.Generator().manual_seed(0))["upper half given"]

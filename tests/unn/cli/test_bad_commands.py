@@ -146,8 +146,21 @@ def test_values_of_a_repeated_option_belong_together(capsys, pictures_run):
     assert _joined(typed) == ["sample", "r", "--given", "a=1", "b=2", "c=4", "d=5", "--seed", "3"]
     typed = ["train", "p", "--steps", "1", "--steps", "2"]
     assert _joined(typed) == typed
+    typed = ["infer", "r", "--want", "a", "--want", "b", "--iterations", "1", "--iterations", "2"]
+    assert _joined(typed) == ["infer", "r", "--want", "a", "b", *typed[6:]]
+    typed = ["evaluate", "r", "--iterations", "1", "--iterations", "2"]
+    assert _joined(typed) == ["evaluate", "r", "--iterations", "1", "2"]
     arguments = ["infer", pictures_run, "--given", "image=0", "--given", "image=1", "--want", "label"]
     assert "image" in refused(capsys, *arguments)
+
+
+@pytest.mark.usefixtures("pictures")
+def test_an_empty_name_is_not_the_current_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train = ("train", "pictures")
+    for command in ((*train, "--folder", ""), (*train, "--folder="), ("evaluate", "")):
+        assert "is empty" in refused(capsys, *command)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("pictures")

@@ -69,6 +69,23 @@ def test_results_are_written_in_the_format_of_the_competitions(files, capsys):
     assert (files / "mpe").read_text() == "MPE\n2 1 0\n"
 
 
+@pytest.mark.parametrize("command", ["logz", "map", "marginals"])
+@pytest.mark.parametrize("read", ["pair.uai", "pair.uai.evid"])
+def test_a_result_does_not_replace_a_file_that_is_read(files, capsys, command, read):
+    before = (files / read).read_bytes()
+    out = files / "." / ".." / files.name / read
+    evidence = files / "pair.uai.evid"
+    assert main([command, str(files / "pair.uai"), "--evidence", str(evidence), "--out", str(out)]) == 2
+    assert "would replace the file that is read" in capsys.readouterr().err
+    assert (files / read).read_bytes() == before
+
+
+def test_options_that_exact_samples_do_not_have_are_refused(files, capsys):
+    for option in (["--tries", "5"], ["--at-once", "3"], ["--steps", "2"]):
+        assert main(["sample", str(files / "net.bif"), *option]) == 2
+        assert "leave out" in capsys.readouterr().err
+
+
 def test_samples_of_a_network_are_exact_and_those_of_a_seed(files, capsys):
     arguments = ("sample", files / "net.bif", "--count", 2000, "--seed", 3)
     samples = answer(capsys, *arguments)["samples"]

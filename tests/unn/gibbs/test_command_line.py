@@ -21,6 +21,8 @@ def test_inference_says_which_engine_answered_where_there_are_no_rounds(capsys, 
     text = printed(capsys, "infer", run, "--given", "X=1,1,?,?", "--want", "X")
     assert "answered by engine gibbs." in text
     assert "round" not in text
+    text = printed(capsys, "infer", run, "--given", "X=1,1,?,?", "--want", "X", "--iterations", "7")
+    assert "answered by engine gibbs with --iterations 7." in text
 
 
 def test_samples_keep_what_is_given_and_are_the_same_under_a_seed(capsys, run):
