@@ -74,6 +74,21 @@ def _edges_between(part: Tensor, degree: float, generator: torch.Generator) -> l
     return sorted(edges)
 
 
+def _announced(words: Sequence[str], where: str) -> tuple[int, int]:
+    """Numbers of nodes and edges of the line ``p edge NODES EDGES``.
+
+    Raises:
+        DataError: for another line, or too many nodes.
+    """
+    numbers = words[2:]
+    if len(numbers) != 2 or not all(x.isascii() and x.isdecimal() and len(x) < 20 for x in numbers):
+        raise DataError(f"{where}: expected p edge NODES EDGES, got {' '.join(words)!r}.")
+    nodes, edges = map(int, numbers)
+    if not 0 < nodes <= _MOST_NODES:
+        raise DataError(f"{where}: {nodes:,} nodes; 1 to {_MOST_NODES:,} are possible.")
+    return nodes, edges
+
+
 def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     """Number of nodes and edges of a graph.
 
@@ -98,12 +113,7 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         if not words or words[0] == "c" or words[0].startswith("#"):
             continue
         if words[0] == "p":
-            if len(words) != 4 or not words[2].isascii() or not words[2].isdecimal() or not int(words[2]):
-                raise DataError(f"{where}: expected p edge NODES EDGES, got {line.strip()!r}.")
-            nodes = int(words[2])
-            announced = int(words[3]) if words[3].isascii() and words[3].isdecimal() else 0
-            if nodes > _MOST_NODES:
-                raise DataError(f"{where}: {nodes:,} nodes; at most {_MOST_NODES:,} are possible.")
+            nodes, announced = _announced(words, where)
             continue
         if nodes is not None and words[0] != "e":
             raise DataError(

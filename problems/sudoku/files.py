@@ -63,12 +63,13 @@ def digits_of(text: str, usual: int) -> int:
         text: contents of the file.
         usual: number of digits that is taken where it is possible, or nothing else is.
     """
-    rows = [_signs(line) for _, line in _lines(text)]
-    if not rows:
+    counts = Counter(len(_signs(line)) for _, line in _lines(text))
+    if not counts:
         return usual
-    # lines of other lengths are reported as malformed
-    count = Counter(len(row) for row in rows).most_common(1)[0][0]
-    rows = [row for row in rows if len(row) == count]
+    count = counts.most_common(1)[0][0]
+    # those of other lengths are reported as malformed
+    lines = [line for _, line in _lines(text) if len(_signs(line)) == count]
+    rows = [_signs(line) for line in lines]
     digits = [int(sign) for row in rows for sign in row if sign.isascii() and sign.isdecimal()]
     highest = max(digits, default=0)
     is_usual = count in (usual, usual**2)
@@ -78,7 +79,7 @@ def digits_of(text: str, usual: int) -> int:
     is_whole_puzzle = root**2 == count and highest <= root
     # as many rows as cells in a row: one square, though its rows may be whole puzzles of fewer digits; where
     # it has more than nine, its cells are apart
-    is_apart = all(len(_words(line)) == count for _, line in _lines(text) if len(_signs(line)) == count)
+    is_apart = all(len(_words(line)) == count for line in lines)
     is_square = len(rows) == count and root >= _LEAST_DIGITS and is_apart
     if is_whole_puzzle and not is_square and root >= _LEAST_DIGITS:
         return root

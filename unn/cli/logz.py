@@ -15,7 +15,7 @@ from .tables import (
     evidence_of,
     open_model,
     require_one_row,
-    require_own_file,
+    require_other_file,
     shown_progress,
     write_result,
 )
@@ -39,7 +39,7 @@ class LogPartition(Verb):
 
     def __call__(self) -> Answer:
         options = self.limits.options()
-        require_own_file(self.out, self.model, self.evidence)
+        require_other_file(self.out, self.model, self.evidence)
         model = open_model(self.model)
         evidence = evidence_of(model, self.evidence, self.given)
         require_one_row(evidence, self.evidence)

@@ -16,7 +16,7 @@ from .tables import (
     evidence_of,
     open_model,
     require_one_row,
-    require_own_file,
+    require_other_file,
     require_possible,
     shown_progress,
     write_result,
@@ -43,7 +43,7 @@ class Marginals(Verb):
 
     def __call__(self) -> Answer:
         options = self.limits.options()
-        require_own_file(self.out, self.model, self.evidence)
+        require_other_file(self.out, self.model, self.evidence)
         model = open_model(self.model)
         wanted = [model.number_of(name) for name in self.want] or range(len(model.names))
         evidence = evidence_of(model, self.evidence, self.given)

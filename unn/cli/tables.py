@@ -156,7 +156,7 @@ def require_one_row(evidence: TableEvidence, file: Path | None) -> None:
         raise ObservationError(f"{file} has {len(evidence.values)} samples of evidence; give one.")
 
 
-def require_own_file(out: Path | None, *read: Path | None) -> None:
+def require_other_file(out: Path | None, *read: Path | None) -> None:
     """Check that a result does not replace a file that is read.
 
     Raises:

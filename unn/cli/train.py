@@ -170,8 +170,8 @@ def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
     ]
     _draw(result, folder)
     data = {
-        "folder": str(folder), "interrupted": result.interrupted,
-        "already_finished": nothing_to_do, "stopped_early": result.stopped_early, **last, "step": result.step,
+        "folder": str(folder), "interrupted": result.interrupted, "already_finished": nothing_to_do,
+        "stopped_early": result.stopped_early, **last, "step": result.step,
     }  # fmt: skip
     return Answer(tuple(lines), data, code=INTERRUPTED if result.interrupted else 0)
 

@@ -46,6 +46,11 @@ class Pattern:
 
     dimensions: tuple[Dimension, ...]
 
+    def __post_init__(self) -> None:
+        if any(dim.index is not None for dim in self.dimensions):
+            # now, because torch.compile can read a cached property and cannot make it
+            _ = self.gathering.rest.letters
+
     @cached_property
     def letters(self) -> tuple[str, ...]:
         """All letters in order, splits flattened; a letter on a diagonal appears once."""
@@ -63,8 +68,59 @@ class Pattern:
         """Distinct names of the indices used."""
         return tuple(dict.fromkeys(dim.index for dim in self.dimensions if dim.index is not None))
 
+    @cached_property
+    def gathering(self) -> Gathering:
+        """The axes that are gathered by indices, and the others."""
+        groups: list[tuple[set[int], set[str]]] = []
+        for axis, dim in enumerate(self.dimensions):
+            axes, letters = {axis}, set(dim.letters)
+            for group in [g for g in groups if g[1] & letters]:
+                groups.remove(group)
+                axes, letters = axes | group[0], letters | group[1]
+            groups.append((axes, letters))
+        with_index = {axis for axis, dim in enumerate(self.dimensions) if dim.index is not None}
+        indexed = [axes for axes, _ in groups if axes & with_index]
+        lookups = tuple(
+            Lookup(
+                tuple(sorted(axes)),
+                tuple(dict.fromkeys(x for axis in sorted(axes) for x in self.dimensions[axis].letters)),
+            )
+            for axes in sorted(indexed, key=min)
+        )
+        looked_up = {axis for lookup in lookups for axis in lookup.axes}
+        others = tuple(axis for axis in range(len(self.dimensions)) if axis not in looked_up)
+        return Gathering(lookups, Pattern(tuple(self.dimensions[axis] for axis in others)), others)
+
     def __str__(self) -> str:
         return " ".join(str(dim) for dim in self.dimensions)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Axes that are gathered together because they share letters: one index, or several at the same letter.
+
+    Attributes:
+        axes: positions in the pattern.
+        letters: letters that run over the gathered entries.
+    """
+
+    axes: tuple[int, ...]
+    letters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """How a pattern with indices is viewed.
+
+    Attributes:
+        lookups: axes that are gathered.
+        rest: pattern of the other axes.
+        others: their positions.
+    """
+
+    lookups: tuple[Lookup, ...]
+    rest: Pattern
+    others: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,7 @@ from torch import Tensor
 from ..errors import DeclarationError, ObservationError
 from .arrays import Index, Indices, Reference, check_batch
 from .factor import Factor, Values
-from .patterns import Pattern
+from .patterns import Lookup, Pattern
 from .sizes import LetterSizes
 
 
@@ -104,44 +102,8 @@ def adjoint(
     return m
 
 
-@dataclass(frozen=True)
-class _Lookup:
-    """Axes that are gathered together because they share letters: one index, or several at the same letter.
-
-    Attributes:
-        axes: positions in the pattern.
-        letters: letters that run over the gathered entries.
-    """
-
-    axes: tuple[int, ...]
-    letters: tuple[str, ...]
-
-
-@lru_cache(maxsize=4096)
-def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int, ...]]:
-    """Axes that are gathered together, the pattern of the other axes, and the positions of the others."""
-    groups: list[tuple[set[int], set[str]]] = []
-    for axis, dim in enumerate(pattern.dimensions):
-        axes, letters = {axis}, set(dim.letters)
-        for group in [g for g in groups if g[1] & letters]:
-            groups.remove(group)
-            axes, letters = axes | group[0], letters | group[1]
-        groups.append((axes, letters))
-    indexed = [axes for axes, _ in groups if any(pattern.dimensions[axis].index is not None for axis in axes)]
-    lookups = tuple(
-        _Lookup(
-            tuple(sorted(axes)),
-            tuple(dict.fromkeys(x for axis in sorted(axes) for x in pattern.dimensions[axis].letters)),
-        )
-        for axes in sorted(indexed, key=min)
-    )
-    looked_up = {axis for lookup in lookups for axis in lookup.axes}
-    others = tuple(axis for axis in range(len(pattern.dimensions)) if axis not in looked_up)
-    return lookups, Pattern(tuple(pattern.dimensions[axis] for axis in others)), others
-
-
 def _entries(
-    lookup: _Lookup,
+    lookup: Lookup,
     pattern: Pattern,
     shape: Sequence[int],
     sizes: LetterSizes,
@@ -174,7 +136,8 @@ def _gather(
 ) -> Tensor:
     """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the
     others."""
-    lookups, rest, others = _lookups(pattern)
+    gathering = pattern.gathering
+    lookups, rest, others = gathering.lookups, gathering.rest, gathering.others
     lead = x.ndim - len(pattern.dimensions)
     shape = x.shape[lead:]
     x = x.permute(
@@ -202,7 +165,8 @@ def _scatter(
     indices: Indices,
 ) -> Tensor:
     """``adjoint`` for a pattern with indices: messages to the same entry are summed."""
-    lookups, rest, others = _lookups(pattern)
+    gathering = pattern.gathering
+    lookups, rest, others = gathering.lookups, gathering.rest, gathering.others
     lead = m.ndim - len(pattern.letters)
     letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
     m = m.permute(*range(lead), *(lead + pattern.letters.index(letter) for letter in letters))

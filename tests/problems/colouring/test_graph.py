@@ -48,7 +48,8 @@ def test_graphs_are_read_from_both_formats(text):
         ("0 1\n0 999999999\n", "line 2.*1,000,000,000 nodes.*at most 1,000,000"),
         ("p edge 5 9\ne 1 2\ne 2 3\n", "ends after 2 of 9 edges"),
         ("p edge 4 2\n1 2\n2 3\n", "line 2.*expected e A B"),
-        ("p edge 100000000000 1\ne 1 2\n", "line 1.*at most 1,000,000"),
+        ("p edge 100000000000 1\ne 1 2\n", "line 1.*1 to 1,000,000"),
+        (f"p edge 3 {'9' * 5000}\ne 1 2\n", "line 1.*p edge"),
     ],
 )
 def test_malformed_graphs_are_refused_with_their_line(text, message):

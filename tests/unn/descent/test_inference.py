@@ -497,6 +497,18 @@ def test_convolutional_and_attention_networks_compile_without_graph_breaks():
     torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(x, p), net(x, p))
 
 
+@pytest.mark.slow
+def test_networks_on_edges_compile_without_graph_breaks():
+    torch._dynamo.reset()
+    g = unn.FactorGraph("edges", node=4, state=2)
+    s, f = g.variable("S", "node | state", unn.Entropy()), g.variable("F", "node | state", unn.SquaredNorm())
+    g.index("one", "edge", torch.tensor([0, 0, 1]), into="node")
+    g.index("other", "edge", torch.tensor([1, 2, 3]), into="node")
+    g.factor(Multilinear(g.parameter("J", "edge", init=1.0)["e"], s["one[e] v"], f["other[e] v"]))
+    net, x = unn.Unrolled(g, "F", "S", order=["S"], iterations=2), torch.randn(3, 4, 2)
+    torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(x), net(x))
+
+
 def test_directed_factors_run_forward_inside_an_undirected_graph():
     torch.manual_seed(0)
     encoder = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5))
