@@ -2,7 +2,9 @@
 
 import os
 import random
+import sys
 import zlib
+from collections.abc import Generator
 
 import numpy as np
 import pytest
@@ -19,11 +21,17 @@ settings.register_profile("unn", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("unn")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Coverage is that of the fast tests: tracing each line doubles the time of those that loop in Python."""
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.no_cover)
+    tracer = sys.gettrace()
+    if not (item.get_closest_marker("slow") and type(tracer).__module__.startswith("coverage")):
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.functional_tensor import disable_functional_mode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 Value = TypeVar("Value")
 
@@ -23,7 +25,12 @@ def planned(make: Callable[[], Value]) -> Value:
     it must hold no tensor of theirs or of ``torch.func``. A call in compiled code is a graph break; code
     under ``fullgraph=True`` needs one call before, uncompiled.
     """
-    with _disable_current_modes(), temporarily_clear_interpreter_stack():
+    with (
+        unset_fake_temporarily(),
+        disable_proxy_modes_tracing(),
+        disable_functional_mode(),
+        temporarily_clear_interpreter_stack(),
+    ):
         return make()
 
 

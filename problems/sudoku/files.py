@@ -72,6 +72,10 @@ def digits_of(text: str, usual: int) -> int:
     rows = [_signs(line) for line in lines]
     digits = [int(sign) for row in rows for sign in row if sign.isascii() and sign.isdecimal()]
     highest = max(digits, default=0)
+    if len(counts) > 1:
+        # of those that are not all alike, lines of whole puzzles alone tell a size
+        is_size = math.isqrt(count) ** 2 == count and highest <= math.isqrt(count) >= _LEAST_DIGITS
+        return math.isqrt(count) if is_size else usual
     is_usual = count in (usual, usual**2)
     if is_usual and highest <= usual:
         return usual

@@ -53,9 +53,7 @@ class DrawImages(Verb):
     def __call__(self) -> Answer:
         require_number("count", self.count, 100)
         if self.temperatures and self.of != "temperatures":
-            raise UnnError(
-                f"--temperatures are those of --of temperatures; leave them out for --of {self.of}."
-            )
+            raise UnnError(f"--of {self.of} has no temperatures; leave out --temperatures.")
         if len(self.temperatures) > 20:
             raise UnnError(f"--temperatures needs 1 to 20 temperatures, got {len(self.temperatures)}.")
         problem, run = open_trained(self.run)
