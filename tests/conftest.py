@@ -22,7 +22,7 @@ settings.load_profile("unn")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Coverage is that of the fast tests: tracing each line doubles the time of those that loop in Python."""
     tracer = sys.gettrace()
     if not (item.get_closest_marker("slow") and type(tracer).__module__.startswith("coverage")):

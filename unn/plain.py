@@ -17,7 +17,6 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 Value = TypeVar("Value")
 
 
-@torch.compiler.disable(reason="plans are made outside of compiled code; call the model once uncompiled")  # type: ignore[untyped-decorator]
 def planned(make: Callable[[], Value]) -> Value:
     """What ``make`` returns, made of plain tensors.
 
@@ -25,6 +24,21 @@ def planned(make: Callable[[], Value]) -> Value:
     it must hold no tensor of theirs or of ``torch.func``. A call in compiled code is a graph break; code
     under ``fullgraph=True`` needs one call before, uncompiled.
     """
+    return uncompiled(lambda: _plain(make))
+
+
+def uncompiled(make: Callable[[], Value]) -> Value:
+    """What ``make`` returns, of which ``torch.compile`` traces nothing."""
+    if torch.compiler.is_dynamo_compiling():
+        # here, since it imports the compiler, which takes a second
+        from .uncompiled import call
+
+        value: Value = call(make)
+        return value
+    return make()
+
+
+def _plain(make: Callable[[], Value]) -> Value:
     with (
         unset_fake_temporarily(),
         disable_proxy_modes_tracing(),

@@ -105,6 +105,7 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     """
     nodes: int | None = None
     announced, lines_of_edges = 0, 0
+    bare = ""
     edges: dict[Edge, None] = {}
     highest, highest_line = -1, 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -115,12 +116,9 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         if words[0] == "p":
             nodes, announced = _announced(words, where)
             continue
-        if nodes is not None and words[0] != "e":
-            raise DataError(
-                f"{where}: expected e A B, since the file has a line p and so the DIMACS format, got "
-                f"{line.strip()!r}."
-            )
         first = 1 if words[0] == "e" else 0
+        if not first:
+            bare = bare or f"{where}: expected e A B, got {line.strip()!r}"
         ends = words[first:]
         if len(ends) != 2 or not all(end.isascii() and end.isdecimal() and len(end) < 10 for end in ends):
             raise DataError(f"{where}: expected the two nodes of an edge, got {line.strip()!r}.")
@@ -140,9 +138,9 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         )
     # some files announce each edge once and list it in both directions, or the other way round
     if lines_of_edges < announced != 2 * len(edges):
-        raise DataError(
-            f"{source}: it ends after {lines_of_edges} of {announced} edges that its line p announces."
-        )
+        raise DataError(f"{source}: it has {lines_of_edges} edges, and its line p announces {announced}.")
+    if nodes is not None and bare:
+        raise DataError(f"{bare}, since the file has a line p and so the DIMACS format.")
     if nodes is not None and highest >= nodes:
         raise DataError(f"{source}, line {highest_line}: a node is out of range, since there are {nodes}.")
     if highest >= _MOST_NODES:

@@ -76,6 +76,9 @@ class FutoshikiProblem(InstanceProblem):
                 f"{source}: {len(lines)} lines, expected an odd number: rows of cells, and between them "
                 "lines of ^ and v (which may be empty)."
             )
+        if all(line.strip() and not set(line) & set(" <>^vV") for _, line in lines):
+            # a grid whose cells are not apart would be read as one of half the size
+            raise DataError(f"{source}: nothing is between the cells; write signs or spaces there.")
         size = (len(lines) + 1) // 2
         cells: list[int] = []
         pairs: list[tuple[int, int]] = []
@@ -85,12 +88,6 @@ class FutoshikiProblem(InstanceProblem):
                 raise DataError(
                     f"{source}, line {number}: {len(signs)} columns, expected {2 * size - 1}: {size} cells "
                     "and one sign or space between two of them."
-                )
-            if k % 2 == 0 and "." in signs[1::2]:
-                # a grid whose cells are not apart would be read as one of half the size
-                raise DataError(
-                    f"{source}, line {number}: {line.strip()!r} has a point between two cells; write a sign "
-                    "or a space there."
                 )
             for column, sign in enumerate(signs):
                 where = f"{source}, line {number}, column {column + 1}: {sign!r}"

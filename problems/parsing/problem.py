@@ -112,10 +112,10 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
             numbers = [int(head) for head in heads]
             cycle = _cycle(numbers)
             if cycle:
-                words = ", ".join(map(str, cycle))
+                words = " to ".join(map(str, [*cycle, cycle[0]]))
                 raise ObservationError(
-                    f"--given Y={text}: the heads form no tree, since words {words} lead back to themselves "
-                    "and not to the root, 0."
+                    f"--given Y={text}: the heads form no tree, since they lead from word {words} and not to "
+                    "the root, 0."
                 )
             return torch.eye(len(heads) + 1)[numbers].T[None]
         return super().read_value(run, name, text)

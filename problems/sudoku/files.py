@@ -66,8 +66,8 @@ def digits_of(text: str, usual: int) -> int:
     counts = Counter(len(_signs(line)) for _, line in _lines(text))
     if not counts:
         return usual
-    count = counts.most_common(1)[0][0]
-    # those of other lengths are reported as malformed
+    # the most frequent length tells the size
+    count = max(counts, key=lambda length: (counts[length], length))
     lines = [line for _, line in _lines(text) if len(_signs(line)) == count]
     rows = [_signs(line) for line in lines]
     digits = [int(sign) for row in rows for sign in row if sign.isascii() and sign.isdecimal()]

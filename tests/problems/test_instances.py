@@ -325,7 +325,7 @@ def test_a_killer_sum_that_no_digits_have_is_impossible(tmp_path, capsys):
         ("futoshiki", ".<.\n <\n. .\n", "line 2, column 2: '<' is not an inequality"),
         ("futoshiki", "3 .\n\n. .\n", "line 1, column 1: '3' is neither a number from 1 to 2"),
         ("futoshiki", ". . .\n\n. .\n", "line 1: 5 columns, expected 3"),
-        ("futoshiki", "1....\n.....\n....3\n.....\n.....\n", "line 1: '1....' has a point between two"),
+        ("futoshiki", "1....\n.....\n....3\n.....\n.....\n", "nothing is between the cells"),
         ("kenken", "aa\nbb\n", "1 parts, expected two or three"),
         ("kenken", "aa\nbb\n\na 3+\n", "cage 'b' has no result"),
         ("kenken", "aab\nccb\ndde\n\na 0/\nb 3+\nc 3+\nd 5+\ne 1\n", "have the result 0/"),

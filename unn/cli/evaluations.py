@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..engine import CanSample, CanSolve, SamplingOptions
+from ..engine import CanInfer, CanSample, CanSolve, SamplingOptions
 from ..errors import UnnError
 from .capabilities import check_tries, refusal
 from .options import check_picture
@@ -51,6 +51,8 @@ def evaluation_of(problem: DeclaredProblem, run: Trained, request: Evaluate) -> 
         raise UnnError("--iterations and --steps are the same number here; give one of them.")
     if isinstance(run.network, CanSample) and not run.network.has_steps and request.iterations:
         raise UnnError(f"--iterations: engine {run.config.engine!r} of this run samples in one step.")
+    if isinstance(run.network, CanInfer) and not run.network.has_rounds and request.iterations:
+        raise UnnError(f"--iterations: engine {run.config.engine!r} of this run answers in one step.")
     seed = TEST_SEED if options.seed is None else options.seed
     numbers = request.iterations or (options.steps,)
     data: dict[str, Any] = {}

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"unn {__version__}")
         return 0
     try:
-        _refuse_empty_folders(arguments)
+        _refuse_empty_names(arguments)
         command, problem = parse(_joined(arguments))
         answer: Answer = command() if problem is None else command(problem)
         # of several processes that train together, only rank 0 prints
@@ -141,16 +141,18 @@ _REPEATED_IN = {"evaluate": ("--iterations",)}
 """Further ones of commands; other commands take one value of them, the last one."""
 
 
-def _refuse_empty_folders(arguments: Sequence[str]) -> None:
-    """Check that no folder is named by empty text, as by an unset variable of a shell: it would be the
-    current one.
+def _refuse_empty_names(arguments: Sequence[str]) -> None:
+    """Check that no folder or file is named by empty text, as by an unset variable of a shell: it would be
+    the current folder.
 
     Raises:
         UnnError: if one is.
     """
-    is_named_so = ("--folder", "") in itertools.pairwise(arguments) or "--folder=" in arguments
-    if is_named_so or "" in arguments[1:2]:
-        raise UnnError("the name of a folder or problem is empty; . is the current folder.")
+    pairs = itertools.pairwise(arguments)
+    if "--folder=" in arguments or any(
+        not value and (before == "--folder" or not before.startswith("--")) for before, value in pairs
+    ):
+        raise UnnError("an argument is empty; the current folder is named . there.")
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:

@@ -155,7 +155,7 @@ def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
     if result.interrupted:
         first = f"interrupted after step {result.step}, which is saved; go on with unn resume {folder}"
     elif nothing_to_do and not result.step:
-        first = f"the engine has nothing to train; its model was prepared in {seconds}"
+        first = "the engine has nothing to train; its model is ready"
     elif nothing_to_do:
         first = f"already finished: {result.step} steps in {seconds}; nothing was trained now"
     elif result.begun:

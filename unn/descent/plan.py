@@ -19,7 +19,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, SharedMessages
 from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes
-from ..plain import planned
+from ..plain import array_of, planned
 from .orders import Block, Item, Order
 
 UpdateKind = Literal["closed form", "coloured", "inner solver"]
@@ -101,15 +101,6 @@ class Reception:
     changing: Mapping[str, Sequence[Inlet]]
     fused: Mapping[str, FusedSum]
     fusions: tuple[Fusion, ...]
-
-
-def _array(nodes: Tensor) -> np.ndarray:
-    """Nodes as a flat array, also under transforms of torch.func, which never change them."""
-    flat = nodes.flatten().cpu()
-    if torch._C._are_functorch_transforms_active():
-        # there no tensor becomes an array at once
-        return np.array(torch.func.debug_unwrap(flat, recurse=True).tolist(), dtype=bool)
-    return flat.numpy()
 
 
 def require_energies(graph: Declaration) -> None:
@@ -307,9 +298,9 @@ class Plan:
                 f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, "
                 "which holds no values."
             )
-        nodes = block.nodes.to(device, copy=True)
+        nodes = block.nodes
         if self.update_kinds[block.name] == "coloured":
-            flat = _array(nodes)
+            flat = array_of(nodes).ravel()
             for factor in self.factors_of(block.name):
                 if meets_itself(factor, variable):
                     pairs = self.node_pairs(factor, variable, shapes)
@@ -320,7 +311,14 @@ class Plan:
                             f"{int(clash[0, 1])} (counted flat), which interact in factor {factor.name!r}; "
                             "name only nodes without interaction, or the whole variable."
                         )
-        return PlannedUpdate(block.name, _spread(nodes, variable))
+
+        def spread() -> Tensor:
+            return _spread(nodes.to(device, copy=True), variable)
+
+        # what compiled code keeps are plain tensors, and it need not be left
+        return PlannedUpdate(
+            block.name, spread() if torch.compiler.is_dynamo_compiling() else planned(spread)
+        )
 
 
 def _coloured_nodes(

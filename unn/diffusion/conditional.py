@@ -15,6 +15,7 @@ from ..engine import CanLearn, CanSample, SamplingOptions
 from ..errors import ArgumentError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames, Given
+from ..plain import uncompiled
 from .coordinates import (
     COORDINATES,
     KNOTS,
@@ -301,8 +302,6 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         rows = torch.where(numbers, self._standard(rows, frame), 0).to(like)
         return Condition(frame, rows, nodes, numbers)
 
-    # reading checks each value, which leaves the compiled code
-    @torch.compiler.disable(reason="examples are read outside of compiled code")  # type: ignore[untyped-decorator]
     def example(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
     ) -> tuple[Tensor, Condition]:
@@ -317,6 +316,15 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
         """
+        # reading checks each value, which leaves the compiled code
+        return uncompiled(lambda: self._read_example(values, observed, sizes))
+
+    def _read_example(
+        self,
+        values: Mapping[str, Tensor],
+        observed: Tensor | Mapping[str, Tensor],
+        sizes: Mapping[str, int],
+    ) -> tuple[Tensor, Condition]:
         if self.training and not self._was_checked:
             # only once, because the check synchronises with the device
             self._was_checked = True

@@ -10,7 +10,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ..plain import array_of
+from ..plain import array_of, planned
 from .elimination import Order, Scope, greedy_order, neighbours
 from .halving import halve
 from .options import ExactOptions
@@ -51,8 +51,14 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
         return reduced
     digits = (max(f.logs.shape[1] for f in families).bit_length() - 1) // _BATCH_BITS
     batch = 2 ** (_BATCH_BITS * digits)
-    key = (sizes, tuple((array_of(f.scopes).tobytes(), f.states) for f in families), options, batch)
-    return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options, batch)))
+    scopes = [array_of(f.scopes) for f in families]
+    keys = tuple((own.tobytes(), f.states) for own, f in zip(scopes, families, strict=True))
+    blocks: list[list[Scope]] = [[tuple(scope) for scope in own.tolist()] for own in scopes]
+
+    def make() -> Plan:
+        return planned(lambda: _plan(blocks, sizes, options, batch))
+
+    return replace(reduced, plan=model.plans.get_or_make((sizes, keys, options, batch), make))
 
 
 def width(model: TableModel, log_bound: float) -> Order | None:
@@ -105,8 +111,7 @@ def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduce
     return Reduced(grouped(families_left), constant, remaining, domain, None), sizes
 
 
-def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions, batch: int) -> Plan:
-    blocks: list[list[Scope]] = [[tuple(scope) for scope in f.scopes.tolist()] for f in families]
+def _plan(blocks: Sequence[list[Scope]], states: Sequence[int], options: ExactOptions, batch: int) -> Plan:
     scopes = [scope for block in blocks for scope in block]
     # a plan that is made in inference mode must serve queries with gradients too
     with torch.inference_mode(False):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError
-from ..plain import array_of
+from ..plain import array_of, planned
 from .patterns import Pattern, parse_pattern
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Index(Array):
             return self.numbers
         if device not in self._copies:
             with torch.inference_mode(False):
-                self._copies[device] = self.numbers.to(device)
+                self._copies[device] = planned(lambda: self.numbers.to(device))
         return self._copies[device]
 
     def check_size(self, size: int) -> None:

@@ -107,11 +107,16 @@ class Rows:
     @cached_property
     def node_of_number(self) -> Tensor:
         """Node of each number, shape ``(numbers,)``."""
-        parts = [
-            torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels)
-            for s in self.slots.values()
-        ]
-        return torch.cat(parts)
+
+        def make() -> Tensor:
+            return torch.cat(
+                [
+                    torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels)
+                    for s in self.slots.values()
+                ]
+            )
+
+        return planned(make)
 
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
         """Convert values of all variables to rows of numbers, shape ``(batch, numbers)``.

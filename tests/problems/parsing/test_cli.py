@@ -722,8 +722,9 @@ def test_words_and_trees_are_given_to_unn_infer_as_text(run, capsysbinary):
     )
     assert torch.tensor(data["H"]).shape == (4, 16) and torch.tensor(data["M"]).shape == (3, 16)
     for given, words in (
-        ("Y=2,1,0", "words 1, 2 lead back to themselves"),
-        ("Y=2,3,2", "words 2, 3 lead back to themselves"),
+        ("Y=2,1,0", "from word 1 to 2 to 1 and"),
+        ("Y=2,3,2", "from word 2 to 3 to 2 and"),
+        ("Y=1,0,2", "from word 1 to 1 and"),
         ("Y=0,0,0", "domain"),
         ("Y=2,0", "size"),
         ("Y=2,9,0", "0 (the root) to n"),

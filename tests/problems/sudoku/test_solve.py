@@ -174,7 +174,7 @@ def test_as_many_rows_as_cells_in_a_row_are_one_square():
     # sixteen cells in a line are a puzzle of four digits
     assert digits_of("1...............\n...............2\n", 9) == 4
     # the line that is cut off is the malformed one
-    assert digits_of("1...............\n........\n", 9) == 4
+    assert digits_of("1...............\n........\n", 9) == digits_of("........\n1...............\n", 9) == 4
 
 
 def test_every_picture_marks_the_given_cells_of_its_own_puzzle(capsys, tmp_path, monkeypatch):

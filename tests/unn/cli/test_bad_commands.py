@@ -158,7 +158,8 @@ def test_values_of_a_repeated_option_belong_together(capsys, pictures_run):
 def test_an_empty_name_is_not_the_current_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train = ("train", "pictures")
-    for command in ((*train, "--folder", ""), (*train, "--folder="), ("evaluate", "")):
+    named = ((*train, "--folder", ""), (*train, "--folder="), ("evaluate", ""), ("compare", "a", ""))
+    for command in named:
         assert "is empty" in refused(capsys, *command)
     assert not list(tmp_path.iterdir())
 

@@ -98,30 +98,31 @@ FIRST_CALLS = {
 }
 
 
-@pytest.mark.parametrize("declare", [grid, edges])
+def halves():
+    """The grid in an order of two blocks of nodes without interaction."""
+    odd = torch.arange(9).reshape(3, 3) // 3 % 2 == 1
+    return [unn.Block("S", odd), unn.Block("S", ~odd)]
+
+
+@pytest.mark.parametrize(
+    ("declare", "order"), [(grid, ["S"]), (grid, halves()), (edges, ["S"])], ids=["grid", "blocks", "edges"]
+)
 @pytest.mark.parametrize("first", FIRST_CALLS)
-def test_a_first_call_that_is_traced_or_transformed_leaves_plans_for_all_others(declare, first):
-    def network(check_values):
-        return unn.Unrolled(
-            declare(),
-            "H",
-            "S",
-            order=["S"],
-            iterations=2,
-            check_values=check_values,
-            initial={"S": "uniform"},
-        )
+def test_a_first_call_that_is_traced_or_transformed_leaves_plans_for_all_others(declare, order, first):
+    options = {"order": order, "iterations": 2, "initial": {"S": "uniform"}}
+
+    def network():
+        return unn.Unrolled(declare(), "H", "S", check_values=False, **options)
 
     x = torch.randn(3, 3, 3) if declare is grid else torch.randn(3, 4, 2)
-    planned = network(check_values=False)
+    net, planned = network(), network()
     expected = planned(x)
-    net = network(check_values=False)
     torch.testing.assert_close(FIRST_CALLS[first](net, x), FIRST_CALLS[first](planned, x))
     # the plan, which is kept, held tensors of the export or of the transform
     assert type(net(x)) is torch.Tensor
     for again in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         torch.testing.assert_close(again(x), expected)
-    inferred = unn.infer(net.graph, {"H": x}, order=["S"], iterations=2, initial={"S": "uniform"})
+    inferred = unn.infer(net.graph, {"H": x}, **options)
     torch.testing.assert_close(inferred["S"], expected)
 
 

@@ -498,6 +498,20 @@ def test_convolutional_and_attention_networks_compile_without_graph_breaks():
 
 
 @pytest.mark.slow
+def test_orders_of_blocks_compile_without_graph_breaks():
+    torch._dynamo.reset()
+    g = unn.FactorGraph("blocks", node=4, k=3)
+    s, f = g.variable("S", "node", unn.SignedEntropy()), g.variable("F", "k", unn.SquaredNorm())
+    g.factor(Multilinear(g.parameter("W", "node k", init=1.0)["n k"], s["n"], f["k"]))
+    even = torch.tensor([True, False, True, False])
+    net = unn.Unrolled(g, "F", "S", order=[unn.Block("S", even), unn.Block("S", ~even)], iterations=2)
+    x = torch.randn(3, 3)
+    for _ in range(2):
+        torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(x), net(x))
+        torch._dynamo.reset()
+
+
+@pytest.mark.slow
 def test_networks_on_edges_compile_without_graph_breaks():
     torch._dynamo.reset()
     g = unn.FactorGraph("edges", node=4, state=2)

@@ -78,8 +78,13 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
         # launching many small kernels costs more than computing masked pairs
         n = mask.count
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
-    # pairs, because torch.compile has no minimum with a key where the batch varies
-    return min((cost, name) for name, cost in _estimates(mask, batch, width).items())[1]
+    costs = _estimates(mask, batch, width)
+    fastest = "dense"
+    # a loop, because torch.compile has no minimum with a key where the batch varies
+    for name, cost in costs.items():
+        if cost < costs[fastest]:
+            fastest = name
+    return fastest
 
 
 def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
