@@ -431,9 +431,12 @@ class Frames:
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        return self._made.get_or_make(
-            tuple(sorted(sizes.items())), lambda: planned(lambda: self._make(sizes))
-        )
+        key = tuple(sorted(sizes.items()))
+        is_new = key not in self._made
+        frame = self._made.get_or_make(key, lambda: planned(lambda: Frame(self.graph, sizes)))
+        if is_new:
+            self._warn_of_isolated_nodes(frame)
+        return frame
 
     def of(self, values: Given, sizes: Mapping[str, int]) -> Frame:
         """Return the frame at given sizes, or if none are given at those of values, shape ``(batch, *axes)``.
@@ -447,16 +450,14 @@ class Frames:
             )
         return self.at(**(sizes or dynamic_sizes(self.graph, values)))
 
-    def _make(self, sizes: Mapping[str, int]) -> Frame:
-        frame = Frame(self.graph, sizes)
+    def _warn_of_isolated_nodes(self, frame: Frame) -> None:
         isolated = frame.isolated
         if isolated and frame.nodes > 1:
             warnings.warn(
                 f"graph {self.graph.name!r}: nodes of {', '.join(isolated)} interact with no other node; "
                 "their samples will be independent of the rest.",
-                stacklevel=8,
+                stacklevel=3,
             )
-        return frame
 
 
 def kinds(graph: Declaration) -> dict[str, Kind]:

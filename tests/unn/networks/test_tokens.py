@@ -11,7 +11,7 @@ from support.networks import EVERY_GRAPH, GRAPHS, SIZES, mixed, values_of_mixed
 import unn
 from factors import Clique
 from unn.networks import Frame
-from unn.networks.tokens import kinds
+from unn.networks.tokens import Frames, kinds
 
 # -- values and rows -----------------------------------------------------------------------------------------
 
@@ -273,3 +273,14 @@ def test_an_empty_batch_is_refused_by_the_name_of_the_variable():
     model = unn.Diffusion(unn.Denoiser(g, width=8, heads=2, depth=1))
     with pytest.raises(unn.ObservationError, match="'x'.*empty batch"):
         model.sample({"x": torch.zeros(0, 3)}, 1)
+
+
+def test_nodes_that_interact_with_none_are_named_once_where_the_frame_is_asked_for():
+    g = unn.FactorGraph("apart", n=3)
+    g.variable("X", "n", unn.SquaredNorm())
+    frames = Frames(g)
+    with pytest.warns(UserWarning, match="nodes of X interact with no other node") as caught:
+        frame = frames.at()
+    assert [warning.filename for warning in caught] == [__file__]
+    # a warning would be an error
+    assert frames.at() is frame
