@@ -227,7 +227,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         spread.
 
         The spread within classes is relative to that of test images: one prototype for each class is
-        recognised as well as a sample of the class, and has no spread.
+        recognised as well as a sample of the class, and has no spread. It is left out where no class has two
+        images.
         """
         from .network import classifier_of, spread_ratio
 
@@ -239,6 +240,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         images, rows = values["image"].cpu().flatten(1).unique(dim=0, return_inverse=True)
         predictions = classifier_of(digits).predict(images.numpy())[rows.numpy()]
         recognised = float((predictions == labels.cpu().numpy()).mean())
+        if int(labels.bincount().max()) < 2:
+            return {"recognised": recognised}
         return {"recognised": recognised, "spread": spread_ratio(values["image"].cpu(), labels.cpu(), digits)}
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor | unn.Partial:

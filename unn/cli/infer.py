@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from ..errors import DataError
 from .open import open_trained
-from .options import Json, RunFolder, Theme, require_rounds
+from .options import Json, RunFolder, Theme, require_other_file, require_rounds
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def infer(command: Infer) -> Answer:
         require_rounds(command.iterations)
     if command.out is not None and command.out == command.energy:
         raise DataError(f"--out and --energy are both {command.out}; give two files.")
+    require_other_file(command.out, *(Path(text.partition("=")[2]) for text in command.given))
     problem, run = open_trained(command.run)
     problem.require_inference(run)
     from ..descent.solution import Status

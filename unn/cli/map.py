@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .options import Json
+from .options import Json, require_other_file
 from .tables import (
     Limits,
     ModelPath,
@@ -14,7 +14,6 @@ from .tables import (
     evidence_of,
     open_model,
     require_one_row,
-    require_other_file,
     require_possible,
     shown_progress,
     write_result,

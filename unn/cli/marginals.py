@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
-from .options import Json
+from .options import Json, require_other_file
 from .tables import (
     Limits,
     ModelPath,
@@ -16,7 +16,6 @@ from .tables import (
     evidence_of,
     open_model,
     require_one_row,
-    require_other_file,
     require_possible,
     shown_progress,
     write_result,

@@ -51,6 +51,16 @@ def require_number(option: str, value: int, most: int = 10**6) -> None:
         raise UnnError(f"--{option} must lie between 1 and {most}, got {value}.")
 
 
+def require_other_file(out: Path | None, *read: Path | None) -> None:
+    """Check that a result does not replace a file that is read.
+
+    Raises:
+        UnnError: if it would.
+    """
+    if out is not None and out.resolve() in [path.resolve() for path in read if path is not None]:
+        raise UnnError(f"--out {out} would replace the file that is read; give another one.")
+
+
 def check_picture(path: Path, several: bool = False) -> None:
     """Check the file of a picture before the work for it begins.
 

@@ -156,16 +156,6 @@ def require_one_row(evidence: TableEvidence, file: Path | None) -> None:
         raise ObservationError(f"{file} has {len(evidence.values)} samples of evidence; give one.")
 
 
-def require_other_file(out: Path | None, *read: Path | None) -> None:
-    """Check that a result does not replace a file that is read.
-
-    Raises:
-        UnnError: if it would.
-    """
-    if out is not None and out.resolve() in [path.resolve() for path in read if path is not None]:
-        raise UnnError(f"--out {out} would replace the file that is read; give another one.")
-
-
 def write_result(path: Path, text: str) -> None:
     """Write a result file.
 

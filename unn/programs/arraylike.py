@@ -75,6 +75,22 @@ class Arraylike(NDArrayOperatorsMixin):
         """``np.min``."""
         return self._call(np.min, *args, **options)
 
+    def std(self, *args: Any, **options: Any) -> Value:
+        """``np.std``."""
+        return self._call(np.std, *args, **options)
+
+    def var(self, *args: Any, **options: Any) -> Value:
+        """``np.var``."""
+        return self._call(np.var, *args, **options)
+
+    def argmax(self, *args: Any, **options: Any) -> Value:
+        """``np.argmax``."""
+        return self._call(np.argmax, *args, **options)
+
+    def argmin(self, *args: Any, **options: Any) -> Value:
+        """``np.argmin``."""
+        return self._call(np.argmin, *args, **options)
+
     def any(self, *args: Any, **options: Any) -> Value:
         """``np.any``."""
         return self._call(np.any, *args, **options)
@@ -87,11 +103,47 @@ class Arraylike(NDArrayOperatorsMixin):
         """``np.cumsum``."""
         return self._call(np.cumsum, *args, **options)
 
+    def cumprod(self, *args: Any, **options: Any) -> Value:
+        """``np.cumprod``."""
+        return self._call(np.cumprod, *args, **options)
+
+    def clip(self, *args: Any, **options: Any) -> Value:
+        """``np.clip``."""
+        return self._call(np.clip, *args, **options)
+
+    def round(self, *args: Any, **options: Any) -> Value:
+        """``np.round``."""
+        return self._call(np.round, *args, **options)
+
+    def dot(self, *args: Any, **options: Any) -> Value:
+        """``np.dot``."""
+        return self._call(np.dot, *args, **options)
+
+    def repeat(self, *args: Any, **options: Any) -> Value:
+        """``np.repeat``."""
+        return self._call(np.repeat, *args, **options)
+
+    def squeeze(self, *args: Any, **options: Any) -> Value:
+        """``np.squeeze``."""
+        return self._call(np.squeeze, *args, **options)
+
+    def swapaxes(self, *args: Any, **options: Any) -> Value:
+        """``np.swapaxes``."""
+        return self._call(np.swapaxes, *args, **options)
+
+    def take(self, *args: Any, **options: Any) -> Value:
+        """``np.take``."""
+        return self._call(np.take, *args, **options)
+
     def reshape(self, *shape: Any) -> Value:
         """``np.reshape``."""
         return self._call(np.reshape, shape[0] if len(shape) == 1 else shape)
 
     def ravel(self) -> Value:
+        """``np.ravel``."""
+        return self._call(np.ravel)
+
+    def flatten(self) -> Value:
         """``np.ravel``."""
         return self._call(np.ravel)
 
@@ -229,5 +281,8 @@ class Arraylike(NDArrayOperatorsMixin):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a value without axes has no len()")
+            raise TypeError(
+                "a value of a program without axes has no len(); to make a tensor of values, collect them by "
+                "np.stack([...]) instead"
+            )
         return self.shape[0]

@@ -132,6 +132,16 @@ def test_a_run_whose_configuration_was_tampered_with_is_refused(capsys, digits_r
     refused(capsys, "evaluate", tmp_path)
 
 
+def test_values_do_not_replace_the_image_that_is_read(capsys, digits_run, tmp_path):
+    image = tmp_path / "x.npy"
+    np.save(image, np.zeros((8, 8)))
+    before = image.read_bytes()
+    message = refused(
+        capsys, "infer", digits_run, "--given", f"image={image}", "--want", "label", "--out", image
+    )
+    assert "would replace the file that is read" in message and image.read_bytes() == before
+
+
 @pytest.mark.parametrize("dtype", [">f8", "<i2", "longdouble", "?"])
 def test_arrays_of_every_kind_of_number_are_read(capsys, digits_run, tmp_path, dtype):
     np.save(tmp_path / "x.npy", np.zeros((8, 8), dtype))

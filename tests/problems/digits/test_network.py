@@ -23,7 +23,7 @@ from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
 from unn.errors import DataError
-from unn.extending import DescentOptions
+from unn.extending import DescentOptions, Query
 from unn.training import TrainingConfig
 
 DESCENT = DigitsProblem().config_for("descent")
@@ -234,6 +234,16 @@ def test_prototypes_have_no_spread_and_data_have_all_of_it():
     one_each = digits.train_images[:10].repeat(10, 1, 1, 1)
     assert spread_ratio(one_each, labels, digits) == pytest.approx(0, abs=1e-6)
     assert spread_ratio(digits.train_images, digits.train_labels, digits) == pytest.approx(1, abs=0.1)
+
+
+def test_one_image_of_each_class_has_no_spread_to_measure():
+    problem = DigitsProblem()
+    config = problem.config_for("descent")()
+    label = torch.eye(10)
+    values = {"label": label, "image": torch.zeros(10, 1, 8, 8)}
+    assert set(problem.metrics(config, Query({"label": label}), values)) == {"recognised"}
+    both = {name: x.repeat(2, *[1] * (x.ndim - 1)) for name, x in values.items()}
+    assert problem.metrics(config, Query({"label": both["label"]}), both)["spread"] == 0
 
 
 def test_runs_made_before_engines_open(tmp_path):

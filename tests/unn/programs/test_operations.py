@@ -56,6 +56,18 @@ OPERATIONS = {
     "stacked": lambda x, y: np.vstack([np.stack([y, x[0]], axis=0), np.hstack([x[:, :2], x[:, 2:]])]),
     "blocks": lambda x, y: np.block([[x[:2, :2], x[:2, 2:]], [x[:1, :2], x[:1, 1:3]]]),
     "triangle": lambda x, y: np.tril(x) + np.diag(y)[:3],
+    "methods of ndarrays": lambda x, y: (
+        x.std(0, ddof=1)
+        + x.var(1).repeat(2)[:4]
+        + x.argmax(0)
+        + y.argmin()
+        + x.cumprod(1)[0]
+        + x.clip(-0.5, 0.5)[1]
+        + x.round(1)[2]
+        + x.dot(y).take([0, 1, 2, 1])
+        + x[:1].squeeze()
+        + x.swapaxes(0, 1).flatten()[:4]
+    ),
     "methods": lambda x, y: (
         x.prod(0)
         + x.mean(1).max()
