@@ -7,6 +7,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,14 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     def graph(self) -> Declaration:
         """Declaration of the graph."""
         return self.frames.graph
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the networks in place, for training and sampling alike; arguments as for ``torch.compile``.
+
+        Parameters, their names and saved weights stay as they are.
+        """
+        for network in self.children():
+            network.compile(*args, **kwargs)
 
     @abstractmethod
     def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:

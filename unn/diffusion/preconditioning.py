@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -149,6 +149,9 @@ class LinearPreconditioner(nn.Module):
             mean, covariance = moments(rows, permutations)
         self.mean.copy_(mean)
         self.covariance.copy_(covariance)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: a factorisation of matrices has nothing to gain."""
 
     def forward(self, rows: Tensor, noise: Tensor) -> LinearEstimate:
         """``linear_estimate`` in the precision of the rows."""

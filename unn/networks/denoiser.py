@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,16 @@ class Denoiser(nn.Module):
         if self.previous is not None:
             for weight in self.previous.parameters():
                 nn.init.zeros_(weight)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile each block, or the body, in place; arguments as for ``torch.compile``.
+
+        Blocks share their code, so that compiling all takes the time of one.
+        """
+        for block in self.blocks:
+            block.compile(*args, **kwargs)
+        if self.body is not None:
+            self.body.compile(*args, **kwargs)
 
     def frame(self, **sizes: int) -> Frame:
         """Return the frame of the graph at given sizes, cached for the last sizes used.

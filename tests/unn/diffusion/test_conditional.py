@@ -1,15 +1,18 @@
 """Models of conditional distributions: standardised values, samples given values, seeds and batches, the
 trace, what is refused."""
 
+import copy
+
 import pytest
 import torch
 from support.diffusion import alike, made, values_of, watched, with_network
 from support.helpers import INF, NAN, says
 from support.toy import same_tensors
+from torch._dynamo.utils import counters
 
 import unn
 from factors import Depends
-from unn.diffusion import SAMPLERS, LogUniform
+from unn.diffusion import SAMPLERS, VAEAC, Diffusion, LogUniform, MaskedDiffusion, Regressor
 from unn.programs import Normal, trace_plates
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
@@ -376,3 +379,27 @@ def test_samples_that_are_no_numbers_are_an_error():
             parameter.fill_(NAN)
     with pytest.raises(unn.InferenceError, match=says("samples of variable", "NaN")):
         model.sample({}, 2, steps=2, seed=0)
+
+
+# -- compilation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Diffusion, MaskedDiffusion, Regressor, VAEAC])
+def test_a_compiled_model_draws_the_same_samples_and_is_saved_as_before(kind):
+    graph = unn.FactorGraph("choices", n=4, c=3)
+    B, K = graph.variable("B", "n", unn.BinaryEntropy()), graph.variable("K", "n | c", unn.Entropy())
+    graph.factor(Depends(B["i"], K["i v"]))
+    torch.manual_seed(0)
+    network = graph if kind is VAEAC else unn.Denoiser(graph, width=8, depth=2, heads=2)
+    model = kind(network).double().eval()
+    names = list(model.state_dict())
+    expected = model.sample(count=3, seed=0)
+    torch._dynamo.reset()
+    counters.clear()
+    model.compile(backend="eager")
+    samples = model.sample(count=3, seed=0)
+    assert counters["stats"]["unique_graphs"] >= 1
+    assert same_tensors(samples.values, expected.values)
+    assert list(model.state_dict()) == names
+    assert same_tensors(copy.deepcopy(model).sample(count=3, seed=0).values, expected.values)
