@@ -13,6 +13,7 @@ from functools import lru_cache
 import opt_einsum
 import torch
 import torch.nn.functional as F
+from opt_einsum.paths import linear_to_ssa
 from torch import Tensor
 
 BATCH = "*"
@@ -32,19 +33,19 @@ class Contraction:
     def __init__(self, operands: tuple[Letters, ...], result: Letters, sizes: dict[str, int]) -> None:
         present = {letter for operand in operands for letter in operand}
         inner = tuple(letter for letter in result if letter in present)
+        # operands and results are numbered in the order in which they are made
         self._steps: list[_Step] = []
-        stack = list(operands)
-        for step in _path(operands, inner, sizes):
-            positions = sorted(step, reverse=True)
-            pair = [stack.pop(index) for index in positions][::-1]
-            last = not stack
-            needed = set(inner).union(*stack)
+        known = dict(enumerate(operands))
+        for numbers in linear_to_ssa(_path(operands, inner, sizes)):
+            pair = [known.pop(number) for number in sorted(numbers)]
+            last = not known
+            needed = set(inner).union(*known.values())
             if len(pair) == 1:
                 letters, run = _single(pair[0], inner)
             else:
                 letters, run = _pair(pair[0], pair[1], needed, inner if last else None)
-            self._steps.append((tuple(positions), run))
-            stack.append(letters)
+            known[len(operands) + len(self._steps)] = letters
+            self._steps.append((tuple(sorted(numbers)), run))
         self._missing = [k for k, letter in enumerate(result) if letter not in present]
         self._only = self._steps[0][1] if len(self._steps) == 1 else None
 
@@ -55,10 +56,11 @@ class Contraction:
         return out
 
     def _run_steps(self, operands: Sequence[Tensor]) -> Tensor:
-        stack = list(operands)
-        for positions, run in self._steps:
-            stack.append(run(*[stack.pop(index) for index in positions][::-1]))
-        return stack[0]
+        # a list that only grows: torch.compile is silently wrong about positions in one that shrinks
+        made = list(operands)
+        for numbers, run in self._steps:
+            made.append(run(*[made[number] for number in numbers]))
+        return made[-1]
 
 
 def contraction(

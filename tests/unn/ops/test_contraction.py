@@ -189,3 +189,24 @@ def test_typical_sizes_choose_the_path_with_small_intermediates(thin):
         out = run(tensors)
     torch.testing.assert_close(out, tensors[0] @ tensors[1] @ tensors[2])
     assert new.most == 50
+
+
+def test_contractions_of_any_orders_compile_in_one_process():
+    """Orders that vary between contractions become symbols of torch.compile, which cannot place operands by
+    them in lists that shrink."""
+
+    def contracted(lowered, tensors):
+        return lowered(tensors)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(contracted, backend="eager")
+    chains = [
+        ("ab", "bc", "cd", "de"),
+        ("cd", "ab", "de", "bc"),
+        ("ab", "de", "bc", "cd"),
+        ("e", "ab", "b", "a"),
+    ]
+    for chain in chains:
+        operands = tuple(tuple(operand) for operand in chain)
+        lowered, tensors = contraction(operands, ("a", "e")), tensors_for(operands)
+        torch.testing.assert_close(compiled(lowered, tensors), einsum(operands, ("a", "e"), tensors))
