@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch._subclasses.functional_tensor import disable_functional_mode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
 
@@ -36,6 +38,16 @@ def uncompiled(make: Callable[[], Value]) -> Value:
         value: Value = call(make)
         return value
     return make()
+
+
+def without_compilation(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """The function, of which ``torch.compile`` traces nothing: it runs as it is, between compiled graphs."""
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+        return uncompiled(lambda: function(*args, **kwargs))
+
+    return call
 
 
 def _plain(make: Callable[[], Value]) -> Value:

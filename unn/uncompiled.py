@@ -10,7 +10,9 @@ import torch
 Value = TypeVar("Value")
 
 
-@torch.compiler.disable(reason="plans are made outside of compiled code; call the model once uncompiled")  # type: ignore[untyped-decorator]
+@torch.compiler.disable(
+    reason="plans and exact inference stay outside of compiled code; call the model once uncompiled"
+)  # type: ignore[untyped-decorator]
 def call(make: Callable[[], Value]) -> Value:
     """What ``make`` returns."""
     return make()

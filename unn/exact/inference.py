@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..descent.checks import check_generator
 from ..errors import ArgumentError, InferenceError, is_whole, suggest, whole_number
+from ..plain import without_compilation
 from .backtrack import assign, choices, drawn, most_probable
 from .beliefs import beliefs_of, contract_logs, contract_tables, leaf_readings
 from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, prepare_query
@@ -50,6 +51,7 @@ class Marginals:
     probabilities: Tensor
 
 
+@without_compilation
 def log_partition(
     model: TableModel,
     evidence: TableEvidence | None = None,
@@ -106,6 +108,7 @@ def _with_graph(total: Tensor, model: TableModel) -> Tensor:
     return total
 
 
+@without_compilation
 def marginals(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Marginals:
@@ -138,6 +141,7 @@ def marginals(
     return Marginals(total, mixture)
 
 
+@without_compilation
 def entropy(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Tensor:
@@ -156,6 +160,7 @@ def entropy(
     return within.sum(0) + entropy_terms(shares).sum(0)
 
 
+@without_compilation
 def table_marginals(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> list[Tensor]:
@@ -185,6 +190,7 @@ def table_marginals(
     ]
 
 
+@without_compilation
 def best_values(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -214,6 +220,7 @@ def best_values(
     return best
 
 
+@without_compilation
 def k_best(
     model: TableModel,
     k: int,
@@ -262,6 +269,7 @@ def k_best(
     return torch.stack([states for states, _ in answers]), torch.stack([weights for _, weights in answers])
 
 
+@without_compilation
 def sample(
     model: TableModel,
     count: int,

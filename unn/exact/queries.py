@@ -16,6 +16,7 @@ from ..graph.declaration import Declaration
 from ..graph.devices import device_of
 from ..graph.dynamic import check_mapping, check_sizes, sizes_with
 from ..graph.partial import Partial
+from ..plain import without_compilation
 from . import inference, structures
 from .conditioning import Cost
 from .ground import ground
@@ -69,6 +70,7 @@ class BestValues:
         return self.values[name]
 
 
+@without_compilation
 def log_partition(
     graph: Declaration,
     given: Given | None = None,
@@ -104,6 +106,7 @@ def log_partition(
     return structures.log_partition(query_of(graph, given, sizes, scores), options, semiring)
 
 
+@without_compilation
 def marginals(
     graph: Declaration,
     given: Given | None = None,
@@ -132,6 +135,7 @@ def marginals(
     return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition)
 
 
+@without_compilation
 def entropy(
     graph: Declaration,
     given: Given | None = None,
@@ -145,6 +149,7 @@ def entropy(
     return structures.entropy(query_of(graph, given, sizes, scores), options)
 
 
+@without_compilation
 def best_values(
     graph: Declaration,
     given: Given | None = None,
@@ -161,6 +166,7 @@ def best_values(
     return BestValues(nodes.values(states), -weight)
 
 
+@without_compilation
 def k_best_values(
     graph: Declaration,
     k: int,
@@ -203,6 +209,7 @@ def k_best_values(
     return BestValues(nodes.values(states), 0.0 - weights)
 
 
+@without_compilation
 def sample(
     graph: Declaration,
     count: int,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..descent.checks import check_generator
 from ..errors import InferenceError, ObservationError
+from ..plain import without_compilation
 from ..regularizers import LogPartition, Regularizer
 from . import inference
 from .inference import (
@@ -125,6 +126,7 @@ class _Rest:
         return replace(self.model, families=(*self.model.families, family))
 
 
+@without_compilation
 def log_partition(query: Query, options: ExactOptions | None, semiring: Semiring = "sum") -> Tensor:
     """See ``inference.log_partition``.
 
@@ -149,6 +151,7 @@ def log_partition(query: Query, options: ExactOptions | None, semiring: Semiring
     return _solve(query, options)[2]
 
 
+@without_compilation
 def marginals(query: Query, options: ExactOptions | None) -> Marginals:
     """See ``inference.marginals``; errors as for ``log_partition``."""
     nodes, model, evidence = query
@@ -161,6 +164,7 @@ def marginals(query: Query, options: ExactOptions | None) -> Marginals:
     return Marginals(total, torch.where(possible, answer.probabilities, 0))
 
 
+@without_compilation
 def best_values(query: Query, options: ExactOptions | None) -> tuple[Tensor, Tensor]:
     """See ``inference.best_values``; errors as for ``log_partition``."""
     nodes, model, evidence = query
@@ -181,6 +185,7 @@ def best_values(query: Query, options: ExactOptions | None) -> tuple[Tensor, Ten
     return states, torch.where(total > -torch.inf, weight, -torch.inf)
 
 
+@without_compilation
 def k_best(query: Query, k: int, options: ExactOptions | None) -> tuple[Tensor, Tensor]:
     """See ``inference.k_best``, over the nodes of the graph; errors as for ``log_partition``.
 
@@ -205,6 +210,7 @@ def k_best(query: Query, k: int, options: ExactOptions | None) -> tuple[Tensor, 
     return inference.k_best(model, k, evidence, options, over=nodes.count, best=best)
 
 
+@without_compilation
 def entropy(query: Query, options: ExactOptions | None) -> Tensor:
     """See ``inference.entropy``; errors as for ``log_partition``."""
     nodes, model, evidence = query
@@ -219,6 +225,7 @@ def entropy(query: Query, options: ExactOptions | None) -> Tensor:
     return torch.where(total > -torch.inf, result.clamp(min=0), 0)
 
 
+@without_compilation
 def sample(
     query: Query, count: int, options: ExactOptions | None, generator: torch.Generator | None
 ) -> Tensor:

@@ -57,3 +57,28 @@ def test_vmap_is_refused_with_what_to_do_instead():
     g = chain()
     with pytest.raises(InferenceError, match="batch axis"):
         vmap(lambda u: unn.exact.log_partition(g, {"H": u[None]}))(torch.randn(2, 4, 3))
+
+
+def ring(nodes, states):
+    torch.manual_seed(nodes)
+    g = unn.FactorGraph("ring", node=nodes, state=states)
+    s = g.variable("S", "node | state", unn.Entropy())
+    g.factor(Multilinear(g.parameter("T", "state next", init=0.5)["i j"], s["n i"], s["n+1 j"]))
+    return g.double()
+
+
+def answers(g):
+    total = unn.exact.log_partition(g).sum()
+    slope = torch.autograd.grad(total, list(g.parameters()))[0]
+    draws = unn.exact.sample(g, 3, generator=torch.Generator().manual_seed(0))
+    best = unn.exact.best_values(g)
+    return total, slope, unn.exact.marginals(g)["S"], unn.exact.entropy(g), draws["S"], best["S"]
+
+
+# torch's own compiler asks for it where it resumes
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_answers_in_compiled_code_are_the_same_for_graphs_of_several_sizes():
+    torch._dynamo.reset()
+    compiled = torch.compile(answers, backend="eager")
+    for sizes in ((4, 2), (5, 3), (3, 4)):
+        torch.testing.assert_close(compiled(ring(*sizes)), answers(ring(*sizes)))
