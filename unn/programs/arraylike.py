@@ -180,7 +180,7 @@ class Arraylike(NDArrayOperatorsMixin):
         raise NotImplementedError
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Value:
-        result: Value = RULES[function](self.tape, function, self, *args, **options)
+        result: Value = self.__array_function__(function, (), (self, *args), options)
         return result
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Value:

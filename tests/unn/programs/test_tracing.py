@@ -253,6 +253,7 @@ BAD = {
     "option": (lambda t, x, z, C: np.sum(x, where=[True, False, True]), ["np.sum", "'where'"]),
     "bad option": (lambda t, x, z, C: np.std(x, mean=1.0), ["np.std", "'mean'"]),
     "bad axis": (lambda t, x, z, C: np.sum(x, axis=1), ["axis 1", "(3,)"]),
+    "arguments of a method": (lambda t, x, z, C: x.clip(0, 1, 2, 3), ["np.clip", "too many"]),
     "out of range": (lambda t, x, z, C: x[3], ["'x'", "[3]", "out of bounds"]),
     "too many indices": (lambda t, x, z, C: x[0, :], ["'x'", "[0, :]", "too many"]),
     "entries out of range": (
