@@ -380,6 +380,24 @@ class Attempt(ABC):
         return None
 
 
+class TakesWeights(ABC):
+    """Capability of a model: it decides itself which weights, trained on another graph, serve its own.
+
+    Other models take weights of equal names and shapes.
+    """
+
+    @abstractmethod
+    def take_weights(self, trained: nn.Module) -> None:
+        """Use the weights of a trained model of the same engine.
+
+        Args:
+            trained: a model of another graph.
+
+        Raises:
+            DeclarationError: says why its weights do not serve this graph.
+        """
+
+
 class CanSolve(ABC):
     """Capability of a model: it proposes values that meet all constraints of its graph.
 

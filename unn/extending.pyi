@@ -41,6 +41,7 @@ from .engine import CanSolve as CanSolve
 from .engine import Engine as Engine
 from .engine import SamplingOptions as SamplingOptions
 from .engine import SolvingOptions as SolvingOptions
+from .engine import TakesWeights as TakesWeights
 from .engine import Verdict as Verdict
 from .engine import build_model as build_model
 from .engine import engine_names as engine_names

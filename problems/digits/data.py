@@ -155,7 +155,8 @@ def _mnist(folder: str | Path | None) -> Digits:
                 "MNIST: the variable UNN_DATA is not set. Download train-images-idx3-ubyte.gz, "
                 "train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz (for "
                 "example from the 'ossci-datasets' mirror of MNIST) into a folder mnist/ and set UNN_DATA to "
-                "the folder that holds it; or use --data embedded, which needs no files."
+                "the folder that holds it; or use the embedded digits, which need no files (--data embedded, "
+                "or --images embedded of visual)."
             )
         folder = Path(root) / "mnist"
     folder = Path(folder)
@@ -198,5 +199,6 @@ def _find(folder: Path, name: str) -> Path:
     raise DataError(
         f"MNIST: neither {name}.gz nor {name} is in {folder}. Download the four files of MNIST "
         "(train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
-        "t10k-labels-idx1-ubyte.gz) into that folder, or use --data embedded."
+        "t10k-labels-idx1-ubyte.gz) into that folder, or use the embedded digits (--data embedded, or "
+        "--images embedded of visual)."
     )

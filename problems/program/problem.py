@@ -230,7 +230,7 @@ def _bound(config: ProgramConfig, plates: Mapping[str, tuple[int, int]]) -> Call
             place = _place_of(error, config.program)
             raise DataError(f"{place}: {type(error).__name__}: {error}.") from error
 
-    bound.__name__ = program.__name__
+    bound.__name__ = getattr(program, "__name__", _split(config.program)[1])
     return bound
 
 

@@ -463,3 +463,15 @@ def test_pictures_of_cells_have_their_rows_and_columns(capsys, monkeypatch):
     places = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in axes.texts}
     assert places.keys() == set(itertools.product(range(4), range(5)))
     assert set(places.values()) <= {"0", "1"}
+
+
+def test_weights_of_a_run_serve_puzzles_whose_kinds_of_groups_they_have(tmp_path, capsys):
+    run = tmp_path / "run"
+    short = ["--steps", "1", "--batch", "2", "--examples", "4", "--folder", str(run), "--quiet"]
+    printed(capsys, "train", "kenken", "--engine", "solver", *short)
+    # cages of one and of two cells were trained; these have cages of two, and of four that differ less
+    (tmp_path / "pairs.txt").write_text("ab\nab\n\na 3+\nb 3+\n")
+    assert "1 solved of 1" in printed(capsys, "solve", run, tmp_path / "pairs.txt")
+    (tmp_path / "squares.txt").write_text("aaab\naaab\nddee\nffgg\n\na 13+\nb 7+\nd 7+\ne 3+\nf 7+\ng 3+\n")
+    message = refused(capsys, "solve", run, tmp_path / "squares.txt")
+    assert "and none for 0 to 4, which this graph has" in message

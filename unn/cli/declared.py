@@ -14,6 +14,7 @@ from ..engine import (
     CanSample,
     CanSolve,
     Engine,
+    TakesWeights,
     Verdict,
     build_model,
     engine_names,
@@ -287,6 +288,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         config = replace(run.config, model=model, **{name: options[name] for name in own & options.keys()})
         self.check(config)
         network = self.network(config, run.facts)
+        if isinstance(network, TakesWeights):
+            try:
+                network.take_weights(run.network)
+            except DeclarationError as error:
+                raise UnnError(f"{run.folder}: {error}") from None
+            return replace(run, config=config, network=network.eval())
         weights = {name: tuple(x.shape) for name, x in run.network.state_dict().items()}
         needed = {name: tuple(x.shape) for name, x in network.state_dict().items()}
         if weights != needed:

@@ -11,8 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_iterations, check_model
-from ..errors import ObservationError
+from ..engine import (
+    Attempt,
+    CanInfer,
+    CanLearn,
+    CanSolve,
+    TakesWeights,
+    check_iterations,
+    check_model,
+)
+from ..errors import DeclarationError, ObservationError
 from ..graph.declaration import Declaration
 from ..graph.dynamic import check_mapping
 from ..networks.tokens import Given
@@ -50,7 +58,7 @@ _AT_ONCE = 256
 """Queries of probabilities in memory at a time."""
 
 
-class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
+class Solver(nn.Module, CanLearn, CanInfer, CanSolve, TakesWeights):
     """A network of constraint groups, which is equivariant under every symmetry of these.
 
     Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
@@ -93,6 +101,26 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
         return self._layouts.get_or_make(_key(sizes), lambda: Layout(self.graph, sizes))
+
+    def take_weights(self, trained: nn.Module) -> None:
+        """Share the update of a solver that has weights for all kinds of groups of this graph.
+
+        Raises:
+            DeclarationError: for a kind of groups without weights, another width, or other factors with an
+                energy.
+        """
+        same_width = isinstance(trained, Solver) and trained.network.width == self.network.width
+        if not isinstance(trained, Solver) or not same_width:
+            raise DeclarationError(f"the solver needs weights of width {self.network.width}.")
+        for kind in self.network.kinds:
+            trained.network.number_of(kind)
+        if self.energies is not None:
+            state = {} if trained.energies is None else trained.energies.state_dict()
+            try:
+                self.energies.load_state_dict(state)
+            except RuntimeError:
+                raise DeclarationError("the solver has weights for other factors with an energy.") from None
+        self.network = trained.network
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Set the units of continuous variables and of messages, by their mean and standard deviation."""

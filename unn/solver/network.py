@@ -72,7 +72,7 @@ class GroupNetwork(nn.Module):
         scores: Tensor = self.score(state)
         return scores[:, 0]
 
-    def _kind(self, bounds: Bounds) -> int:
+    def number_of(self, bounds: Bounds) -> int:
         """Number of a kind of groups.
 
         Raises:
@@ -82,7 +82,7 @@ class GroupNetwork(nn.Module):
             known = ", ".join(map(count_text, self.kinds))
             raise DeclarationError(
                 f"the solver has weights for groups with {known} true candidates, and none for "
-                f"{count_text(bounds)}, which this size of the graph has: build it at a size with all kinds."
+                f"{count_text(bounds)}, which this graph has; train it on one with all kinds."
             )
         return self.kinds.index(bounds)
 
@@ -91,7 +91,7 @@ class GroupNetwork(nn.Module):
         messages = []
         first = 0
         for bounds, count in zip(packed.bounds, packed.kinds, strict=True):
-            k = self._kind(bounds)
+            k = self.number_of(bounds)
             part = slice(first, first + count)
             message = torch.addmm(self.summary_bias, summary[part], self.summary[k].T)
             if str(k) in self.needs:

@@ -158,6 +158,17 @@ def test_a_program_that_fails_says_so_with_its_line(tmp_path, capsys, statement,
     assert f"broken.py:f, line 4: {error}" in message and len(message.splitlines()) == 1
 
 
+def test_a_function_with_bound_arguments_is_a_program(tmp_path, capsys):
+    file = tmp_path / "bound.py"
+    file.write_text(
+        "import functools\nfrom unn.programs import Normal\n\n"
+        "def mean(t, points):\n    t.sample('x', Normal(0.0, 1.0), points)\n\n"
+        "three = functools.partial(mean, points=3)\n"
+    )
+    assert main(["show", f"{file}:three"]) == 0
+    assert "three" in capsys.readouterr().out
+
+
 def test_a_program_that_fails_says_so_with_its_file(tmp_path, capsys):
     path = tmp_path / "broken.py"
     path.write_text("def model(t):\n    return 1 +\n")

@@ -332,3 +332,32 @@ def test_evidence_of_every_type_is_solved_with_different_answers(dtype):
     assert solutions.outcomes == ("solved",)
     answers = {tuple(x.argmax(-1).tolist()) for x in solutions.answers[0]["X"].float()}
     assert answers == {(0, 1, 2, 3), (0, 1, 3, 2)} and len(solutions.answers[0]["X"]) == 2
+
+
+def counted(**bounds):
+    """Nodes with a group of each kind, beside that of their values."""
+    g = unn.FactorGraph("counted", n=4)
+    b = g.variable("b", "n", unn.BinaryEntropy())
+    for name, bound in bounds.items():
+        g.factor(Cardinality(b["i"], each="", name=name, **bound))
+    torch.manual_seed(len(bounds))
+    return Solver(g, SMALL, {})
+
+
+def test_weights_serve_graphs_whose_kinds_of_groups_they_have():
+    trained = counted(two={"equals": 2}, few={"at_most": 3})
+    other = counted(few={"at_most": 3})
+    assert other.network.kinds != trained.network.kinds
+    other.take_weights(trained)
+    assert other.network is trained.network
+    assert unn.solve(other, {}).solved.all()
+
+
+def test_weights_are_not_taken_for_another_kind_of_groups_or_another_width():
+    trained = counted(few={"at_most": 3})
+    # as many kinds, whose weights have the same names and shapes
+    with pytest.raises(DeclarationError, match="none for 0 to 2, which this graph has"):
+        counted(few={"at_most": 2}).take_weights(trained)
+    wider = Solver(trained.graph, replace(SMALL, width=16), {})
+    with pytest.raises(DeclarationError, match="weights of width 16"):
+        wider.take_weights(trained)
