@@ -82,11 +82,13 @@ def _read(place: Path, traced: Traced, particles: int) -> dict[str, Tensor] | No
         values = load_file(place)
     except (OSError, SafetensorError):
         return None
-    if set(values) != set(traced.graph.variables) or any(len(x) != particles for x in values.values()):
+    names = list(traced.graph.variables)
+    if set(values) != set(names) or any(len(x) != particles for x in values.values()):
         return None
     with contextlib.suppress(OSError):
         os.utime(place)
-    return values
+    # the file has the names in alphabetical order
+    return {name: values[name] for name in names}
 
 
 def _write(place: Path, values: Mapping[str, Tensor]) -> None:

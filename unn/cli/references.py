@@ -245,14 +245,15 @@ def measured(metric: str, one: Tensor, other: Tensor) -> float:
 
 
 def unobserved_numbers(values: Mapping[str, Tensor], given: Mapping[str, Partial]) -> Tensor:
-    """Numbers that one evidence does not give, shape ``(draws, numbers)``.
+    """Numbers that one evidence does not give, shape ``(draws, numbers)``, variables in alphabetical order.
 
     Args:
         values: samples by variable, shape ``(draws, *axes)``.
         given: evidence with a batch axis of 1.
     """
     parts = []
-    for name, x in values.items():
+    # samples and references may have their variables in different orders
+    for name, x in sorted(values.items()):
         hidden = hidden_numbers(x[:1], given[name].mask if name in given else None)
         parts.append(x.double().reshape(len(x), -1)[:, hidden[0]])
     return torch.cat(parts, 1)

@@ -47,6 +47,15 @@ def test_the_second_call_reads_what_the_first_one_drew(folder, counted):
     assert all(torch.equal(one[name], expected[name]) for name in one)
 
 
+def test_variables_come_back_in_the_order_of_the_program(folder, counted):
+    def program(t):
+        slope = t.sample("slope", Normal(0.0, 1.0))
+        t.sample("intercept", Normal(slope, 1.0))
+
+    first, second = (remembered.posterior(unn.trace(program), "a", {}, 50, 0) for _ in range(2))
+    assert counted == [50] and list(first) == list(second) == ["slope", "intercept"]
+
+
 def test_another_program_evidence_number_or_seed_has_another_file(folder, counted):
     remembered.posterior(traced_with(1.0), "a", GIVEN, 50, 0)
     remembered.posterior(traced_with(1.1), "a", GIVEN, 50, 0)
