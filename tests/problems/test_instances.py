@@ -469,7 +469,7 @@ def test_weights_of_a_run_serve_puzzles_whose_kinds_of_groups_they_have(tmp_path
     run = tmp_path / "run"
     short = ["--steps", "1", "--batch", "2", "--examples", "4", "--folder", str(run), "--quiet"]
     printed(capsys, "train", "kenken", "--engine", "solver", *short)
-    # cages of one and of two cells were trained; these have cages of two, and of four that differ less
+    # trained: cages in which a number occurs once or twice; here once, and then up to four times
     (tmp_path / "pairs.txt").write_text("ab\nab\n\na 3+\nb 3+\n")
     assert "1 solved of 1" in printed(capsys, "solve", run, tmp_path / "pairs.txt")
     (tmp_path / "squares.txt").write_text("aaab\naaab\nddee\nffgg\n\na 13+\nb 7+\nd 7+\ne 3+\nf 7+\ng 3+\n")
