@@ -82,6 +82,11 @@ class ProgramProblem(TracedProblem):
                     f"program: option observe names {name!r}, which is not a variable of "
                     f"{config.program}.{suggest(name, known)}"
                 )
+        if not known.keys() - _names(config.observe):
+            raise ArgumentError(
+                "program: option observe names all variables, so that there is nothing to learn; leave out "
+                "one."
+            )
         super().check(config)
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,6 +219,15 @@ def _load(program: str) -> Callable[..., object]:
 def _bound(config: ProgramConfig, plates: Mapping[str, tuple[int, int]]) -> Callable[..., object]:
     """Bind the arguments of the function except the tracer and the sizes of plates."""
     program, options = _load(config.program), _arguments(config.arguments)
+    parameters = inspect.signature(program).parameters
+    for name in plates:
+        if name in options:
+            raise ArgumentError(f"program: options arguments and plates both name {name!r}.")
+        if name not in parameters and not any(x.kind is x.VAR_KEYWORD for x in parameters.values()):
+            raise ArgumentError(
+                f"program: option plates names {name!r}, but {config.program} has no such argument."
+                f"{suggest(name, parameters)}"
+            )
     try:
         inspect.signature(program).bind(None, **options, **dict.fromkeys(plates, 1))
     except TypeError as error:
@@ -250,6 +264,8 @@ def _arguments(text: str) -> dict[str, Any]:
                 f"program: option arguments must be comma-separated NAME=VALUE pairs, such as m=3,n=3, got "
                 f"{text!r}."
             )
+        if name.strip() in arguments:
+            raise ArgumentError(f"program: option arguments names {name.strip()!r} twice.")
         try:
             arguments[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):

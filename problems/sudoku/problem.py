@@ -189,7 +189,9 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
     def test_queries(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files
-        exist."""
+        exist; a warning where they do not."""
+        import warnings
+
         import torch
 
         from unn import Partial
@@ -201,7 +203,13 @@ class SudokuProblem(DeclaredProblem, TakesData):
         n = X.shape[1]
         half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
         queries = {"": Query({}), "half given": Query({"X": Partial(X, half.view(count, n, n))}, {"X": X})}
-        if config.puzzles and locate(config.puzzles).exists():
+        if config.puzzles and not locate(config.puzzles).exists():
+            warnings.warn(
+                f"sudoku: the puzzles of the run, {locate(config.puzzles)}, do not exist, so that held-out "
+                "ones are not measured; give others with --data.",
+                stacklevel=2,
+            )
+        elif config.puzzles:
             for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
                 # repeat puzzles to fill the number of conditions
                 place = torch.arange(count) % len(split.held_out.grids)

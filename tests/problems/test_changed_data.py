@@ -1,4 +1,5 @@
-"""Runs whose training data have changed are not resumed; the message says which file."""
+"""Runs whose training data have changed are not resumed, and those whose own files have changed are not
+opened; the message says which file."""
 
 import gzip
 import json
@@ -254,3 +255,39 @@ def test_tables_are_not_resumed_on_a_changed_copy_of_their_file(capsys, tmp_path
     capsys.readouterr()
     assert main(["resume", str(folder), "--steps", "4", "--quiet"]) == 2
     assert "net.bif" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["changed", "missing and the original changed"])
+@pytest.mark.parametrize("command", [["evaluate"], ["sample", "--count", "1"]], ids=lambda x: x[0])
+def test_a_run_whose_copy_of_a_file_is_not_that_of_training_is_not_opened(capsys, tmp_path, change, command):
+    original, folder = tmp_path / "program.py", tmp_path / "run"
+    original.write_text("from unn.programs import Normal\n\ndef f(t):\n    t.sample('x', Normal(0.0, 1.0))\n")
+    options = ["--steps", "1", "--width", "8", "--depth", "1", "--heads", "2", "--sampling-steps", "1"]
+    assert main(["train", f"{original}:f", *options, "--quiet", "--folder", str(folder)]) == 0
+    (copy,) = folder.glob("*.py")
+    other = original.read_text().replace("1.0", "2.0")
+    if change == "changed":
+        copy.write_text(other)
+    else:
+        copy.unlink()
+        original.write_text(other)
+    capsys.readouterr()
+    name, *rest = command
+    assert main([name, str(folder), *rest]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert str(copy) in message and change.split()[0] in message
+
+
+def test_a_run_without_its_copy_of_a_graph_takes_the_unchanged_original_alone(capsys, tmp_path):
+    original, folder = tmp_path / "cycle.txt", tmp_path / "run"
+    original.write_text("0 1\n1 2\n2 3\n3 0\n")
+    options = ["--engine", "search", "--quiet", "--folder", str(folder)]
+    assert main(["train", "colouring", "--graph", str(original), *options]) == 0
+    (folder / "cycle.txt").unlink()
+    assert main(["evaluate", str(folder), "--count", "1"]) == 0
+    original.write_text("0 1\n1 2\n2 3\n3 1\n")
+    capsys.readouterr()
+    assert main(["evaluate", str(folder), "--count", "1"]) == 2
+    message = capsys.readouterr().err
+    assert "cycle.txt is missing" in message and "has changed" in message

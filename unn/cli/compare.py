@@ -64,8 +64,15 @@ class Measure:
     draws: int | None
 
     def of(self, folder: Path) -> dict[str, Any]:
-        """The figures of a run."""
-        answer = Evaluate(folder, metric=self.metric, count=self.count, draws=self.draws)()
+        """The figures of a run.
+
+        Raises:
+            UnnError: names the run that cannot be measured.
+        """
+        try:
+            answer = Evaluate(folder, metric=self.metric, count=self.count, draws=self.draws)()
+        except UnnError as error:
+            raise UnnError(f"{folder}: {error}") from None
         (figures,) = answer.data.values()
         return dict(figures)
 

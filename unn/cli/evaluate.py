@@ -34,9 +34,10 @@ class Evaluate(Verb):
     metric: tuple[Metric, ...] = ()
     """Compare samples with those of the exact conditional distributions, where there are any: the accuracy of
     a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean discrepancy; the
-    error of means in exact deviations; or the ratio of deviations. ``coverage`` needs no exact distribution:
-    the largest error of the expected coverage; ``local-coverage`` is that near each evidence. ``--count``
-    queries, 20 by default, and 256 for both coverages."""
+    error of means in exact deviations; or the ratio of deviations. The last two are undefined for queries
+    whose exact values do not vary while samples do; these are counted apart. ``coverage`` needs no exact
+    distribution: the largest error of the expected coverage; ``local-coverage`` is that near each evidence.
+    ``--count`` queries, 20 by default, and 256 for both coverages."""
     draws: int | None = None
     """Samples of each query for ``--metric``; 1,000 by default, and 100 for both coverages."""
     sampling: SamplingOptions = SamplingOptions()

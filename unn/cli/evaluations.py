@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def _compare_with_reference(
             each = compare_with_reference(
                 problem, run.config, run.network, metrics, count, request.draws or _REFERENCED, now
             )
-            figures |= {name: sum(values) / len(values) for name, values in each.items()}
+            figures |= _means(each)
             entry["queries"] = each
         if not set(coverages).isdisjoint(request.metric):
             count = request.count or CONDITIONS
@@ -141,6 +142,21 @@ def _compare_with_reference(
     if request.draw is not None:
         lines.append(f"measures drawn in {request.draw}")
     return Answer(tuple(lines), data)
+
+
+def _means(measures: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean of each measure over the queries where it is defined, and the number of the others, if any.
+
+    Bias and spread are in deviations of the exact values; where these do not vary, but samples do, both are
+    undefined.
+    """
+    figures = {}
+    for name, values in measures.items():
+        defined = [value for value in values if not math.isnan(value)]
+        figures[name] = sum(defined) / len(defined) if defined else math.nan
+        if len(defined) < len(values):
+            figures[f"{name}_undefined"] = len(values) - len(defined)
+    return figures
 
 
 def _unit(run: Trained) -> str:

@@ -10,8 +10,10 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass, make_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from ..entries import entry_points
@@ -101,6 +103,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     import_own_packages_first()
+    with _warnings_in_one_line():
+        return _run(arguments)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show warnings of this package without the line of its code that issued them, which says nothing to
+    users of a command."""
+    original = warnings.formatwarning
+    own = Path(__file__).parents[2]
+
+    def of_command(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        path = Path(filename)
+        is_own = path.is_relative_to(own) and path.relative_to(own).parts[0] in ("unn", "problems", "factors")
+        if is_own and issubclass(category, UserWarning):
+            return f"unn: warning: {' '.join(str(message).split())}\n"
+        return original(message, category, filename, lineno, line)
+
+    warnings.formatwarning = of_command
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         from .. import __version__
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import load_engine
 from ..errors import DataError, UnnError
 from ..runs.config import config_from_json
+from ..runs.digests import require_own_files
 from ..runs.folder import CONFIG, Run, open_run
 from ..training.options import LATER, TrainingConfig, problem_signature
 from .problem import Problem, Solvable, Trained, load_problem, problem_names, require
@@ -23,7 +24,8 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     """Open a run: its problem and its configuration, of the problem's own type.
 
     Raises:
-        DataError: if the folder contains no run, or the configuration is corrupt or of another version.
+        DataError: if the folder contains no run, the configuration is corrupt or of another version, or a
+            file that the run copied has changed.
         UnnError: if the problem is not installed, or an option is out of range.
     """
     run = open_run(folder)
@@ -43,6 +45,7 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     config: Any = config_from_json(config_type, content, str(folder / CONFIG))
     config = problem.in_folder(config, folder)
     problem.check(config)
+    require_own_files(run, problem.files(config))
     return problem, config, run
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ..engine import Verdict, engine_names
 from ..entries import entry_points
 from ..errors import UnnError, suggest
+from ..runs.folder import CONFIG, open_run
 from ..training.options import TrainingConfig
 from .verb import Answer
 
@@ -440,6 +441,11 @@ def load_problem(name: str) -> Problem:
                     "engine."
                 ) from error
             return problem
+    if (Path(name) / CONFIG).is_file():
+        raise UnnError(
+            f"{name} is the folder of a run, but this command takes the name of a problem: "
+            f"{open_run(Path(name)).problem}."
+        )
     raise UnnError(f"unknown problem {name!r}.{suggest(name, problem_names())}")
 
 

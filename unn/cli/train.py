@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ..errors import UnnError
-from ..runs.digests import DATA
+from ..runs.digests import DATA, bytes_digest
 from ..runs.files import make_folder
 from ..runs.folder import PLOTS, Run, create_run, json_of, lock_run, new_folder
 from ..training.options import problem_signature
@@ -99,7 +98,7 @@ def quiet_workers() -> None:
 
 def facts_with_files(task: Task, files: Mapping[str, bytes]) -> Any:
     """The facts of a task with the checksums of the files that a run copies, as JSON."""
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    digests = {name: bytes_digest(content) for name, content in files.items()}
     data = {**task.facts.get(DATA, {}), **digests}
     return json_of("facts", {**task.facts, **({DATA: data} if data else {})})
 

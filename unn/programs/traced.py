@@ -336,12 +336,20 @@ def _record(program: Callable[..., object], args: tuple[Any, ...], options: dict
     """The tape of one run."""
     tracer = Tracer()
     try:
-        program(tracer, *args, **options)
+        result = program(tracer, *args, **options)
     except (TypeError, ValueError) as error:
         # numpy wraps errors raised by entries of an array in its own
         if isinstance(error.__cause__, UnnError) and not isinstance(error, UnnError):
             raise error.__cause__ from None
         raise
+    if inspect.iscoroutine(result):
+        # otherwise Python warns that it was never awaited
+        result.close()
+    if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+        raise DeclarationError(
+            f"program {getattr(program, '__name__', 'program')!r}: a function with yield or async does not "
+            "run when it is called; trace takes a plain function."
+        )
     return tracer.tape
 
 

@@ -1,4 +1,4 @@
-"""Checksums of training data, compared when a run is resumed."""
+"""Checksums of the data and the files of a run, compared when it is opened or resumed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .folder import Run
 
 DATA = "data"
 """Key of the checksums in the facts of a task, ``{file or part of the data: SHA-256}``."""
@@ -51,3 +53,32 @@ def require_same_data(folder: Path, before: object, now: object) -> None:
             f"{folder}: the training data have changed since the run was begun: {', '.join(changed)} "
             f"({'has' if len(changed) == 1 else 'have'} another SHA-256). Restore them, or begin a new run."
         )
+
+
+def bytes_digest(content: bytes) -> str:
+    """SHA-256 of the contents of a file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def require_own_files(run: Run, files: Mapping[str, bytes]) -> None:
+    """Check that the files that a run copied into its folder are as they were at its start.
+
+    Args:
+        run: the run.
+        files: their contents now, by name: those of the copies, or of the originals where a copy is missing.
+
+    Raises:
+        DataError: names the first file that has changed.
+    """
+    recorded = run.facts.get(DATA)
+    before = recorded if isinstance(recorded, Mapping) else {}
+    for name, content in files.items():
+        if before.get(name, bytes_digest(content)) == bytes_digest(content):
+            continue
+        copy = run.folder / name
+        state = (
+            "has changed since the run was made"
+            if copy.is_file()
+            else "is missing, and the file of which it was a copy has changed since the run was made"
+        )
+        raise DataError(f"{copy} {state} (it has another SHA-256). Restore it, or train again.")

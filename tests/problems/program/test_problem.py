@@ -177,6 +177,31 @@ def test_a_program_that_fails_says_so_with_its_file(tmp_path, capsys):
     assert "broken.py" in error and "SyntaxError" in error
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--arguments", "m=2,m=3"], "arguments names 'm' twice"),
+        (["--arguments", "m=2", "--plates", "m=1-3"], "arguments and plates both name 'm'"),
+        (["--plates", "mm=1-3"], "plates names 'mm', but"),
+        (["--observe", "A,R,C,E"], "names all variables"),
+    ],
+)
+def test_options_of_a_program_that_contradict_it_or_each_other_are_refused(
+    program, tmp_path, capsys, options, words
+):
+    assert main(["train", f"{program}:model", *options, "--folder", str(tmp_path / "run"), *TINY]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("function", ["async def model(t):\n    ", "def model(t):\n    yield "])
+def test_a_program_that_does_not_run_when_it_is_called_is_refused(tmp_path, capsys, function):
+    path = tmp_path / "later.py"
+    path.write_text(f"from unn.programs import Normal\n\n{function}t.sample('x', Normal(0.0, 1.0))\n")
+    assert main(["show", f"{path}:model"]) == 2
+    assert "yield or async" in capsys.readouterr().err
+
+
 PLATES = """
 from unn.programs import Normal
 

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import sys
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -47,6 +49,38 @@ def test_an_unknown_problem_is_named_with_the_closest_known_one(capsys):
 
 
 @pytest.mark.usefixtures("pictures")
+def test_a_command_on_problems_names_the_problem_of_a_run(capsys, pictures_run):
+    message = refused(capsys, "show", pictures_run)
+    assert "is the folder of a run" in message and "pictures" in message
+
+
+@pytest.mark.usefixtures("pictures")
+def test_a_comparison_names_the_run_that_cannot_be_measured(capsys, pictures_run):
+    assert f"{pictures_run}: " in refused(capsys, "compare", pictures_run, "--metric", "bias")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_warning_of_this_package_is_one_line_without_code(capsys, monkeypatch, own):
+    def warn(folder, *arguments):
+        where = str(Path(unn.__file__).parent / "graph" / "views.py") if own else __file__
+        warnings.warn_explicit("two\nlines", UserWarning, where, 7)
+        raise unn.UnnError("stop")
+
+    monkeypatch.setattr("unn.cli.evaluate.open_trained", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        # pytest replaces the function that prints
+        monkeypatch.setattr(
+            warnings,
+            "showwarning",
+            lambda *x, **_: sys.stderr.write(warnings.formatwarning(*x[:4])),
+        )
+        assert main(["evaluate", "anything"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert ("unn: warning: two lines" in lines) == own and any("two" in line for line in lines)
+    assert lines[-1] == "unn: stop"
+
+
 def test_commands_name_a_missing_run_folder(capsys, tmp_path):
     folder = tmp_path / "none"
     for arguments in (["evaluate", folder], ["infer", folder, "--given", "label=3", "--want", "image"]):
