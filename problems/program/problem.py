@@ -162,9 +162,16 @@ class ProgramProblem(TracedProblem):
         drawn = self.traced(config).draw(max(1000, count), torch.Generator().manual_seed(1))
         worst = 0.0
         for name, value in values.items():
-            spread = drawn[name].std(0).clamp(min=1e-6)
-            worst = max(worst, float(((value.mean(0) - drawn[name].mean(0)).abs() / spread).max()))
+            mean, spread = drawn[name].mean(0), drawn[name].std(0)
+            # numbers that are equal in all draws have no deviation to measure by
+            varied = spread > _CONSTANT * mean.abs()
+            if bool(varied.any()):
+                worst = max(worst, float(((value.mean(0) - mean).abs()[varied] / spread[varied]).max()))
         return {"worst_mean": worst}
+
+
+_CONSTANT = 1e-6
+"""Largest deviation of a number that counts as constant, as a share of its mean."""
 
 
 def _names(observe: str) -> list[str]:

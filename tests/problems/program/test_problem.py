@@ -9,6 +9,7 @@ import torch
 from problems.program.problem import ProgramConfig, ProgramProblem
 from unn import runs
 from unn.cli.main import main
+from unn.extending import Query
 
 MODEL = """
 from unn.programs import Bernoulli, Uniform
@@ -281,3 +282,17 @@ def test_programs_with_computed_variables_are_measured_against_their_posteriors(
     assert "--metric coverage needs --count 16" in capsys.readouterr().err
     assert main(["compare", folder, "--metric", "spread", "--draws", "0"]) == 2
     assert "draws" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_equal_in_all_draws_has_no_error_in_its_deviations(tmp_path):
+    path = tmp_path / "constant.py"
+    path.write_text(
+        "from unn.programs import Normal\n\ndef f(t):\n    x = t.sample('x', Normal(0.0, 1.0))\n"
+        "    one = t.sample('one', Normal(1.0, 1e-12))\n    y = t.sample('y', Normal(3.0 * x, 1e-3))\n"
+    )
+    problem, config = ProgramProblem(), ProgramConfig(program=f"{path}:f")
+    x = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    constant = torch.full_like(x, 1.01)
+    values = {"x": x, "one": constant, "y": 3 * x}
+    assert problem.metrics(config, Query({}), values)["worst_mean"] < 0.2
+    assert problem.metrics(config, Query({}), {**values, "y": 3 * x + 3})["worst_mean"] > 0.8
