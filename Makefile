@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow coverage lint docs package mutants bench clean
+.PHONY: demo test test-slow test-lowest coverage lint docs package mutants bench clean
 
 demo: .venv/runtime
 	$(BIN)/unn demo
@@ -12,6 +12,10 @@ test: .venv/development
 
 test-slow: .venv/development
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m slow
+
+# with the oldest versions of all dependencies that pyproject.toml allows
+test-lowest: .venv-lowest/ready
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 -q
 
 # both together, and how much of the package the fast ones run
 coverage: .venv/development
@@ -47,5 +51,11 @@ bench: .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@ .venv/runtime
 
+.venv-lowest/ready: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt --editable '.[testing]' \
+	    pytest-xdist networkx entmax conllu diffusers
+	touch $@
+
 clean:
-	rm -rf .venv build dist docs/_build .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest build dist docs/_build .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -63,6 +63,7 @@ def test_the_sdist_holds_what_is_needed_to_test_it(built):
         "CHANGELOG.md",
         "Makefile",
         "constraints.txt",
+        "constraints-lowest.txt",
         "pyproject.toml",
         "tests/test_readme.py",
         "docs/index.md",
