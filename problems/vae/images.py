@@ -93,7 +93,7 @@ def _whole_omniglot(path: Path) -> Images:
         arrays = loadmat(path, variable_names=["data", "testdata"])
         # one image a column, of which the columns follow one another
         parts = [torch.from_numpy(arrays[name]).T.reshape(-1, 28, 28).mT for name in ("data", "testdata")]
-    except (MatReadError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (MatReadError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); download it again.") from None
     return Images(*((part.float() * 255).round()[..., None] for part in parts))
 

@@ -407,6 +407,8 @@ def test_each_of_several_files_has_a_picture_of_its_own(tmp_path, capsys):
 
 
 def test_a_picture_that_cannot_be_written_is_refused_before_the_search(capsys, tmp_path, monkeypatch):
+    # drawing a random instance is a search as well
+    LatinProblem().instance(LatinProblem().config_for("search")())
     monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
     assert ".xyz" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "d.xyz"))
     assert "no folder" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "none" / "d.png"))
@@ -415,6 +417,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_search(capsys, t
 def test_a_file_that_cannot_be_read_is_refused_before_others_are_solved(capsys, tmp_path, monkeypatch):
     (tmp_path / "good").write_text("1 .\n. .\n")
     (tmp_path / "empty").write_text("")
+    LatinProblem().instance(LatinProblem().config_for("search")())
     monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
     assert "empty" in refused(capsys, "solve", "latin", str(tmp_path / "good"), str(tmp_path / "empty"))
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..no_gradients import no_gradients
 from ..regularizers import Elementwise
 from .energy import state_terms, total_energy
 from .fixed_point import Iterates
@@ -37,7 +38,7 @@ class Extrapolation:
         self._start: Tensor | None = None
         self._coordinates: Coordinates = ()
 
-    @torch.no_grad()
+    @no_gradients()
     def begin(self, steps: Sequence[PlannedUpdate]) -> bool:
         """Move to the start of the next round.
 
@@ -66,7 +67,7 @@ class Extrapolation:
         self._start = torch.where(lower[:, None], there, here)
         return bool(lower.any())
 
-    @torch.no_grad()
+    @no_gradients()
     def end(self) -> None:
         """Take in the round that has ended."""
         after = self._point()

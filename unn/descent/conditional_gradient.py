@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import InferenceError
+from ..no_gradients import no_gradients
 from ..plain import is_vmapped
 from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
@@ -138,7 +139,7 @@ def minimise_block(state: State, step: PlannedUpdate) -> Tensor:
     return x
 
 
-@torch.no_grad()
+@no_gradients()
 def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
     """The point that was reached, and the batch elements in which it is not stationary."""
     x = problem.start.detach()

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..no_gradients import no_gradients
 from .energy import state_terms, total_energy
 from .entries import entries_of
 from .fixed_point import Iterates, at_fixed_point
@@ -50,7 +51,7 @@ class Equilibrium:
         return bool(self.settled.all())
 
 
-@torch.no_grad()
+@no_gradients()
 def settle(
     state: State, rounds: Iterator[Sequence[PlannedUpdate]], limit: int, tolerance: float, solver: Solver
 ) -> Equilibrium:

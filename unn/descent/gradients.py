@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ConvergenceWarning, InferenceError, suggest
+from ..no_gradients import no_gradients
 from .equilibrium import (
     SOLVERS,
     Equilibrium,
@@ -86,7 +87,7 @@ class Truncate(Gradient):
         constant = [step for step in steps if step.round < first]
         if constant:
             held = held_nodes(state, constant)
-            with torch.no_grad():
+            with no_gradients():
                 run_steps(state, constant, receive_last=False)
             state.detach_past({step.name for step in constant}, held)
         run_steps(state, steps[len(constant) :], receive_last)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..no_gradients import no_gradients
 from ..regularizers.base import batch_sum
 from .conditional_gradient import BlockProblem, minimise_block
 from .plan import PlannedUpdate
@@ -65,7 +66,7 @@ def _effect(state: State, step: PlannedUpdate) -> _Effect:
         infinite = torch.full((evidence.batch,), torch.inf, dtype=dtype, device=evidence.like.device)
         return _Effect(infinite, infinite)
     if not state.closed_form(step):
-        with torch.no_grad():
+        with no_gradients():
             problem = BlockProblem(state, step)
             branch = state.branch({})
             new = branch.hold(step, minimise_block(branch, step))
@@ -74,7 +75,7 @@ def _effect(state: State, step: PlannedUpdate) -> _Effect:
     regularizer, mask = evidence.regularizers[name], evidence.masks.get(name)
     # messages are kept for the update itself, and so computed with their derivatives
     t = state.preactivation(step).expand(evidence.batch, *evidence.shapes[name])
-    with torch.no_grad():
+    with no_gradients():
         new = state.hold(step, regularizer.mirror(t, mask).to(old.dtype))
         gain = batch_sum(torch.where(new == old, 0, t * (new - old))).to(dtype)
         fall = regularizer_share(regularizer, old, mask) - regularizer_share(regularizer, new, mask)

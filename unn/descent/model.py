@@ -16,6 +16,7 @@ from ..graph.declaration import Declaration
 from ..graph.devices import device_of, moved
 from ..graph.dynamic import dynamic_sizes
 from ..graph.partial import Partial
+from ..no_gradients import no_gradients
 from ..regularizers import Regularizer, Simplex
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .contraction import spectral_normalise
@@ -351,7 +352,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 values[name][rows] = x
         return values
 
-    @torch.no_grad()
+    @no_gradients()
     def minimise(
         self,
         given: Given,

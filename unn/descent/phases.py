@@ -23,6 +23,7 @@ from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, Values
 from ..graph.patterns import parse_pattern
+from ..no_gradients import no_gradients
 from ..regularizers import SquaredNorm
 from ..regularizers.base import batch_sum
 from .collect import collect_evidence
@@ -84,7 +85,7 @@ class ContrastiveHebbian(nn.Module):
         """
         _require_one_energy(self.graph)
         known = _examples(self.graph, values, (*self.given, *self.targets))
-        with torch.no_grad():
+        with no_gradients():
             free = self._phase({name: known[name] for name in self.given}, self.order, None)
             start = {name: x for name, x in free.items() if name not in known}
             order = None if self.order is None else _without(self.order, self.targets)
@@ -171,7 +172,7 @@ class EquilibriumPropagation(nn.Module):
         _require_one_energy(self.graph)
         known = _examples(self.graph, values, (*self.given, *self.targets))
         given = {name: known[name] for name in self.given}
-        with torch.no_grad():
+        with no_gradients():
             free = self._phase(self.graph, given, None)
             cost, slopes = self._cost(free, known)
             start = {name: x for name, x in free.items() if name not in given}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError
+from ..no_gradients import no_gradients
 from .plan import PlannedUpdate
 from .state import Snapshot, State
 from .updates import Sample
@@ -108,7 +109,7 @@ class UntilRest(Watch):
         return Outcome.NEXT
 
 
-@torch.no_grad()
+@no_gradients()
 def largest_changes(state: State, before: Snapshot, steps: Sequence[PlannedUpdate]) -> Tensor | None:
     """The largest change of an entry of the updated variables in each batch element, shape ``(batch,)``; None
     if one of these had no value before.
@@ -128,7 +129,7 @@ def largest_changes(state: State, before: Snapshot, steps: Sequence[PlannedUpdat
     return torch.stack(changes).amax(0)
 
 
-@torch.no_grad()
+@no_gradients()
 def at_rest(state: State, changes: Tensor, until: float) -> Tensor:
     """The batch elements that are held, or that changed by at most a tolerance in the last round with all
     blocks at their minimum; shape ``(batch,)``."""

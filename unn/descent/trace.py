@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from ..no_gradients import no_gradients
 from ..regularizers.base import batch_sum
 from .energy import state_factor_share, state_terms, zero_energy
 from .plan import PlannedUpdate
@@ -39,7 +40,7 @@ class Trace(ABC):
     def _quantities(self) -> dict[str, Tensor]:
         """The quantities of the present state."""
 
-    @torch.no_grad()
+    @no_gradients()
     def refresh(self) -> None:
         """Go on from values that no update has computed."""
         self._now = self._quantities()
@@ -48,7 +49,7 @@ class Trace(ABC):
     def _recorded(self) -> Mapping[str, Tensor]:
         """Entry of the trace for the current state."""
 
-    @torch.no_grad()
+    @no_gradients()
     def record(self, step: PlannedUpdate, old: Tensor | None) -> None:
         """Record an update.
 

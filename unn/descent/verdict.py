@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..graph.boundedness import boundedness_of
+from ..no_gradients import no_gradients
 from ..regularizers import Dropped
 from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
@@ -51,7 +52,7 @@ class Divergence:
         )
 
 
-@torch.no_grad()
+@no_gradients()
 def verdict_at_rest(state: State, change: float, rounds: int, until: float) -> tuple[Status, str]:
     """Converged, or at rest where the energy is infinite."""
     reason = _not_finite(state)
@@ -65,7 +66,7 @@ def verdict_at_rest(state: State, change: float, rounds: int, until: float) -> t
     )
 
 
-@torch.no_grad()
+@no_gradients()
 def find_divergence(
     state: State, before: Snapshot, steps: Sequence[PlannedUpdate], rounds: int
 ) -> Divergence | None:

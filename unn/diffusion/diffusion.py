@@ -12,6 +12,7 @@ from ..engine import SamplingOptions
 from ..errors import ArgumentError, suggest
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame
+from ..no_gradients import no_gradients
 from ..ops.seeds import generator_for
 from .conditional import Condition, ConditionalModel, Trace
 from .coordinates import CoordinateName
@@ -166,7 +167,7 @@ class Diffusion(ConditionalModel):
         output, _ = self._output(noisy, sigma, condition, memory, base)
         return self.mean_over_unknown(self._errors(output, clean, base, condition.frame), condition)
 
-    @torch.no_grad()
+    @no_gradients()
     def _simulate_self_conditioning(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         """Self-conditioning state after ``passes`` passes for half of the examples, fewer for the others.
 

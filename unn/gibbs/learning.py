@@ -17,6 +17,7 @@ from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..errors import InferenceError
 from ..graph.declaration import Declaration
+from ..no_gradients import no_gradients
 from ..regularizers import Elementwise, Entropy
 from ..regularizers.base import batch_sum
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
@@ -44,7 +45,7 @@ def _energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
     return factors_share(graph.energy_factors, evidence.values, zero)
 
 
-@torch.no_grad()
+@no_gradients()
 def completed(chains: Chains, sweeps: int) -> dict[str, Tensor]:
     """Values of all variables after some sweeps, shape ``(batch, *axes)``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..no_gradients import no_gradients
 from .cells import Convolution
 
 _FIRST = 8
@@ -31,7 +32,7 @@ class SpectralNorms(nn.Module):
         for number, part in enumerate(_convolutions(network)):
             matrix = part.kernel().flatten(1)
             u = getattr(self, f"left{number}")
-            with torch.no_grad():
+            with no_gradients():
                 u.copy_(_iterated(matrix, u, 1))
                 v = torch.nn.functional.normalize(matrix.T @ u, dim=0)
             total = total + u.clone() @ matrix @ v

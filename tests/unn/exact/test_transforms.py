@@ -67,10 +67,10 @@ def ring(nodes, states):
     return g.double()
 
 
-def answers(g):
+def answers(g, generator):
     total = unn.exact.log_partition(g).sum()
     slope = torch.autograd.grad(total, list(g.parameters()))[0]
-    draws = unn.exact.sample(g, 3, generator=torch.Generator().manual_seed(0))
+    draws = unn.exact.sample(g, 3, generator=generator)
     best = unn.exact.best_values(g)
     return total, slope, unn.exact.marginals(g)["S"], unn.exact.entropy(g), draws["S"], best["S"]
 
@@ -81,4 +81,6 @@ def test_answers_in_compiled_code_are_the_same_for_graphs_of_several_sizes():
     torch._dynamo.reset()
     compiled = torch.compile(answers, backend="eager")
     for sizes in ((4, 2), (5, 3), (3, 4)):
-        torch.testing.assert_close(compiled(ring(*sizes)), answers(ring(*sizes)))
+        # made outside, since torch 2.10 compiles no code that makes generators
+        same, other = (torch.Generator().manual_seed(0) for _ in range(2))
+        torch.testing.assert_close(compiled(ring(*sizes), same), answers(ring(*sizes), other))
