@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -178,10 +179,18 @@ class _FixedPoint(torch.autograd.Function):
         def equation(u: Tensor) -> Tensor:
             return gradient + product(u)
 
-        solution = _solve_linear(product, gradient.detach(), ctx.tolerance)
+        with _full_precision(gradient.device):
+            solution = _solve_linear(product, gradient.detach(), ctx.tolerance)
         if differentiable:
             solution = _FixedPoint.apply(equation(solution), solution, equation, ctx.tolerance)
         return solution, -product(solution) if ctx.needs_input_grad[1] else None, None, None
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Without autocast, under which backward passes may run as well."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _solve_linear(product: Map, right: Tensor, relative: float) -> Tensor:
