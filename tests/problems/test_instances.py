@@ -406,20 +406,23 @@ def test_each_of_several_files_has_a_picture_of_its_own(tmp_path, capsys):
         assert f"answer-{number}.png" in text
 
 
-def test_a_picture_that_cannot_be_written_is_refused_before_the_search(capsys, tmp_path, monkeypatch):
-    # drawing a random instance is a search as well
-    LatinProblem().instance(LatinProblem().config_for("search")())
+@pytest.fixture
+def without_search(monkeypatch):
+    """A search is a failure; of sudoku, whose declaration draws no instance, as drawing one is a search."""
     monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
-    assert ".xyz" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "d.xyz"))
-    assert "no folder" in refused(capsys, "solve", "latin", "--draw", str(tmp_path / "none" / "d.png"))
 
 
-def test_a_file_that_cannot_be_read_is_refused_before_others_are_solved(capsys, tmp_path, monkeypatch):
-    (tmp_path / "good").write_text("1 .\n. .\n")
+@pytest.mark.usefixtures("without_search")
+def test_a_picture_that_cannot_be_written_is_refused_before_the_search(capsys, tmp_path):
+    assert ".xyz" in refused(capsys, "solve", "sudoku", "--draw", str(tmp_path / "d.xyz"))
+    assert "no folder" in refused(capsys, "solve", "sudoku", "--draw", str(tmp_path / "none" / "d.png"))
+
+
+@pytest.mark.usefixtures("without_search")
+def test_a_file_that_cannot_be_read_is_refused_before_others_are_solved(capsys, tmp_path):
+    (tmp_path / "good").write_text("." * 81)
     (tmp_path / "empty").write_text("")
-    LatinProblem().instance(LatinProblem().config_for("search")())
-    monkeypatch.setattr("unn.solver.solve.solve", lambda *_, **__: pytest.fail("the search began"))
-    assert "empty" in refused(capsys, "solve", "latin", str(tmp_path / "good"), str(tmp_path / "empty"))
+    assert "empty" in refused(capsys, "solve", "sudoku", str(tmp_path / "good"), str(tmp_path / "empty"))
 
 
 def test_a_sum_of_several_cells_needs_its_sign():
