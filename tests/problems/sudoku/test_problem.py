@@ -285,6 +285,8 @@ def test_longer_chains_fill_more_of_small_grids(capsys):
 
 
 @pytest.mark.slow
+# the puzzles that it was trained on do not come with the package
+@pytest.mark.filterwarnings("ignore:sudoku. the puzzles of the run:UserWarning")
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
     metrics = measure(problem, run.config, run.network, 12, SamplingOptions(steps=20, seed=0), most=0)
