@@ -20,4 +20,6 @@ else:
 
         def __exit__(self, *error: object) -> None:
             super().__exit__(*error)
-            torch.clear_autocast_cache()
+            # compiled code casts parameters itself
+            if not torch.compiler.is_compiling():
+                torch.clear_autocast_cache()

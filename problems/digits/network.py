@@ -97,8 +97,9 @@ def prototypes(network: unn.DescentModel, iterations: int | None = None) -> Tens
     network.eval()
     like = next(network.parameters())
     labels = torch.eye(LABELS, dtype=like.dtype, device=like.device)
+    images: Tensor
     (images,) = network.unrolled(["label"], [], ["image"])(labels, iterations=iterations)
-    return images  # type: ignore[no-any-return]
+    return images
 
 
 @dataclass(frozen=True)

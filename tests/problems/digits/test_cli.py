@@ -211,6 +211,6 @@ def test_a_run_says_what_it_was_made_with(trained_run):
     run = runs.open_run(trained_run)
     assert run.config["training"]["epochs"] == 2 and run.facts["image_shape"] == [8, 8]
     assert all(len(checksum) == 64 for checksum in run.facts["data"].values()) and len(run.facts["data"]) == 4
-    # packages of torch leave out what it was built for, such as +cu128
-    assert run.code["torch"].partition("+")[0] == torch.__version__.partition("+")[0] and run.code["unn"]
+    # packages of torch may leave out what it was built for, such as +cu128
+    assert torch.__version__.startswith(run.code["torch"]) and run.code["torch"] and run.code["unn"]
     assert (trained_run / "plots" / "metrics.png").stat().st_size > 1000

@@ -220,16 +220,12 @@ def test_a_theme_that_does_not_exist_is_named(capsys, tmp_path):
     assert "dark" in capsys.readouterr().err
 
 
-def without_build(version):
-    """Packages of torch leave out what it was built for, such as +cu128."""
-    return version.partition("+")[0]
-
-
 def test_a_run_says_what_it_was_made_with(pictures_run):
     run = runs.open_run(pictures_run)
     assert run.config["training"]["epochs"] == 2 and run.facts["image_shape"] == [8, 8]
     assert all(len(checksum) == 64 for checksum in run.facts["data"].values()) and len(run.facts["data"]) == 2
-    assert without_build(run.code["torch"]) == without_build(torch.__version__) and run.code["unn"]
+    # packages of torch may leave out what it was built for, such as +cu128
+    assert torch.__version__.startswith(run.code["torch"]) and run.code["torch"] and run.code["unn"]
     assert (pictures_run / "plots" / "metrics.png").stat().st_size > 1000
 
 
@@ -295,8 +291,8 @@ def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, m
     (tmp_path / "mnist").mkdir()
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
     report = answered(capsys, "doctor")
-    assert without_build(report["versions"]["torch"]) == without_build(torch.__version__)
-    assert report["problems"]["pictures"] == "loads"
+    version = report["versions"]["torch"]
+    assert version and torch.__version__.startswith(version) and report["problems"]["pictures"] == "loads"
     assert report["data"] == {"UNN_DATA": str(tmp_path), "folders": ["mnist"]} and not report["faults"]
     assert report["devices"][0].startswith("cpu")
     assert main(["doctor"]) == 0 and "no faults found" in capsys.readouterr().out
