@@ -119,8 +119,8 @@ def hints_of(picture: Tensor) -> list[tuple[int, ...]]:
     return hints
 
 
-def draw_picture(height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Black where noise, averaged over 3 x 3 cells, is above its median; shape ``(height, width)``."""
-    noise = torch.rand(1, 1, height, width, generator=generator)
-    smooth = torch.nn.functional.avg_pool2d(noise, 3, 1, 1, count_include_pad=False)[0, 0]
-    return (smooth > smooth.median()).long()
+def draw_pictures(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Black where noise, averaged over 3 x 3 cells, is above its median; shape ``(count, height, width)``."""
+    noise = torch.rand(count, 1, height, width, generator=generator)
+    smooth = torch.nn.functional.avg_pool2d(noise, 3, 1, 1, count_include_pad=False)[:, 0]
+    return (smooth > smooth.flatten(1).median(1).values[:, None, None]).long()

@@ -82,9 +82,9 @@ class NonogramProblem(InstanceProblem):
 
     def draw(self, config: Any, generator: torch.Generator) -> Nonogram:
         """The runs of a random picture."""
-        from .graph import draw_picture, hints_of
+        from .graph import draw_pictures, hints_of
 
-        picture = draw_picture(config.rows, config.columns, generator)
+        picture = draw_pictures(1, config.rows, config.columns, generator)[0]
         return Nonogram(tuple(hints_of(picture)), tuple(hints_of(picture.T)))
 
     def declare_instance(self, instance: Nonogram) -> unn.FactorGraph:

@@ -15,7 +15,9 @@ from .nodes import Nodes
 from .tables import Family
 
 _DIRECT = 4096
-"""Largest number of entries of a table of one group or combination; larger groups are chains of counters."""
+"""Largest number of entries of a table of one group; larger groups are chains of counters."""
+_LISTED = 2**18
+"""Largest number of entries of a table of allowed combinations; groups would exclude all others singly."""
 
 
 def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: list[str]) -> list[Family]:
@@ -23,7 +25,7 @@ def counted_tables(nodes: Nodes, factor: Constraint, states: list[int], names: l
     variables."""
     shapes = {name: nodes.shapes[name] for name in factor.variables}
     listed = factor.combinations(shapes)
-    if listed and all(math.prod(x.shape[1] for x in own.entries) <= _DIRECT for own in listed):
+    if listed and all(math.prod(x.shape[1] for x in own.entries) <= _LISTED for own in listed):
         return [_listed_family(nodes, own) for own in listed]
     families = []
     counted_groups = 0

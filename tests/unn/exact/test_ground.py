@@ -228,6 +228,7 @@ def counted(kind):
 def test_constraints_that_count_leave_exactly_the_values_without_violations(kind, chains, monkeypatch):
     if chains:
         monkeypatch.setattr("unn.exact.counting._DIRECT", 1)
+        monkeypatch.setattr("unn.exact.counting._LISTED", 1)
     g = filled(counted(kind))
     nodes = Nodes(g, {})
     values = nodes.values(corners(nodes))
@@ -434,6 +435,28 @@ def test_constraints_that_always_hold_change_nothing(n, allowed):
     assert float(unn.exact.log_partition(g, semiring="count").exp()) == pytest.approx(2**n)
     draws = unn.gibbs.sample(g, options=unn.GibbsOptions(chains=8, chain_draws=2, burn_in=2))["X"]
     assert torch.equal(draws.sum(-1), torch.ones(1, 8, 2, n))
+
+
+def test_a_table_of_thousands_of_entries_needs_no_other_variables():
+    line = list(product((0, 1), repeat=10))
+    ones = [sum(bits) for bits in line]
+    g = unn.FactorGraph("line", cell=10, number=11, colour=2)
+    for k in range(10):
+        g.index(f"cell{k}", "one", [k], into="cell")
+    X = g.variable("X", "cell | colour", unn.Entropy())
+    count = g.variable("count", "one | number", unn.Entropy())
+    cells = [X[f"cell{k}[o] {'stuvwxyzab'[k]}"] for k in range(10)]
+    allowed = [(number, *bits) for number, bits in zip(ones, line, strict=True)]
+    g.factor(Table(count["o n"], *cells, allowed=allowed))
+    assert len(ground(Nodes(g, {})).states) == 11
+    answer = unn.exact.marginals(g)
+    assert float(answer.log_partition.exp()) == pytest.approx(2**10)
+    binomial = torch.tensor([math.comb(10, k) for k in range(11)]) / 2**10
+    torch.testing.assert_close(answer["count"][0, 0], binomial, check_dtype=False)
+    given = {"count": torch.eye(11)[None, None, 3]}
+    torch.testing.assert_close(
+        unn.exact.marginals(g, given)["X"][0, :, 1], torch.full((10,), 0.3), check_dtype=False
+    )
 
 
 def test_evidence_in_part_on_a_variable_without_nodes_is_accepted():
