@@ -102,6 +102,21 @@ def load_grids(path: str, grid: Grid) -> GridSplit:
     return GridSplit([instances[k] for k in training], [instances[k] for k in test])
 
 
+def grid_of_file(path: str) -> Grid:
+    """The grid whose edges a file lists.
+
+    Raises:
+        DataError: as ``load_grids``, and for edges of no grid.
+    """
+    edges = sorted((min(edge), max(edge)) for edge in _arrays(path)["edges"].tolist())
+    nodes = max((node for edge in edges for node in edge), default=0) + 1
+    for rows in range(1, nodes + 1):
+        grid = Grid(rows, nodes // rows)
+        if nodes % rows == 0 and sorted(grid.edges) == edges:
+            return grid
+    raise DataError(f"{path}: its edges are those of no grid.")
+
+
 def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
     data = os.environ.get("UNN_DATA")
     file = Path(path) if Path(path).exists() or not data else Path(data) / path

@@ -98,13 +98,42 @@ def declare_degrees(grid: Grid) -> unn.FactorGraph:
     return g
 
 
+def declare_counts(grid: Grid) -> unn.FactorGraph:
+    """A path by counts alone, which solvers read, and connected; whether it is shortest is not declared.
+
+    Counts have no negation: ``avoided`` states that a node is not ``visited``, and ``closed`` that an edge is
+    removed. The used edges at a node, one more for an end and two more for an avoided node are two.
+
+    Args:
+        grid: nodes and edges.
+    """
+    nodes = range(grid.rows * grid.columns)
+    g = unn.FactorGraph("paths", edge=len(grid.edges), node=len(nodes), arc=len(grid.arcs))
+    edge = g.index("edge_itself", "edge", range(len(grid.edges)), into="edge")
+    node = g.index("node_itself", "node", nodes, into="node")
+    origin = g.index("origin", "arc", [arc.node for arc in grid.arcs], into="node")
+    g.index("along", "arc", [arc.edge for arc in grid.arcs], into="edge")
+    g.index("one", "edge", [a for a, _ in grid.edges], into="node")
+    g.index("other", "edge", [b for _, b in grid.edges], into="node")
+    closed, used = (g.variable(name, "edge", unn.BinaryEntropy()) for name in ("closed", "used"))
+    ends, avoided, visited = (
+        g.variable(name, "node", unn.BinaryEntropy()) for name in ("ends", "avoided", "visited")
+    )
+    g.factor(Among(used["along[a]"], ends["n"], avoided["n"], avoided["n"],
+                   group=[origin, node, node, node], equals=2, name="degrees"))  # fmt: skip
+    g.factor(Among(used["e"], closed["e"], group=[edge, edge], at_most=1, name="open edges"))
+    g.factor(Among(visited["n"], avoided["n"], group=[node, node], equals=1, name="visits"))
+    g.factor(Connected(used["e"], visited["one[e]"], visited["other[e]"], name="connected"))
+    return g
+
+
 def given_of(grid: Grid, instances: Sequence[Instance], declared: str) -> dict[str, Tensor]:
     """Kept edges and ends of some instances, by variable.
 
     Args:
         grid: nodes and edges.
         instances: the instances.
-        declared: "distances" or "degrees".
+        declared: "distances", "degrees" or "counts".
     """
     open_edges = torch.tensor([instance.open_edges for instance in instances]).long()
     role = torch.zeros(len(instances), grid.rows * grid.columns, dtype=torch.long)
@@ -112,6 +141,8 @@ def given_of(grid: Grid, instances: Sequence[Instance], declared: str) -> dict[s
         role[k, instance.start], role[k, instance.end] = START, END
     if declared == "degrees":
         return {"open": open_edges.float(), "ends": (role > 0).float()}
+    if declared == "counts":
+        return {"closed": 1 - open_edges.float(), "ends": (role > 0).float()}
     return {"open": _one_hot(open_edges, 2), "role": _one_hot(role, 3)}
 
 
@@ -124,7 +155,7 @@ def values_of(
         grid: nodes and edges.
         instances: the instances.
         paths: nodes of the path of each instance, from its start to its end.
-        declared: "distances" or "degrees".
+        declared: "distances", "degrees" or "counts".
         levels: number of distances.
     """
     nodes = grid.rows * grid.columns
@@ -134,10 +165,11 @@ def values_of(
     for k, path in enumerate(paths):
         visited[k, list(path)] = 1
     given = given_of(grid, instances, declared)
-    if declared == "degrees":
+    if declared != "distances":
         along = torch.tensor([arc.edge for arc in grid.arcs])
         edges = torch.zeros(len(instances), len(grid.edges)).index_add(1, along, used.float())
-        return {**given, "used": edges, "visited": visited.float()}
+        values = {**given, "used": edges, "visited": visited.float()}
+        return values if declared == "degrees" else {**values, "avoided": 1 - visited.float()}
     far = levels
     distance = torch.tensor(
         [
@@ -164,7 +196,7 @@ def instances_of(values: Mapping[str, Tensor | unn.Partial]) -> list[Instance]:
         values: values or evidence of the open edges and the two nodes.
     """
     complete = {name: x.value if isinstance(x, unn.Partial) else x for name, x in values.items()}
-    open_edges = complete["open"]
+    open_edges = complete["open"] if "open" in complete else 1 - complete["closed"]
     if "role" in complete:
         roles = complete["role"].argmax(-1)
         starts, ends = ((roles == role).long().argmax(-1).tolist() for role in (START, END))

@@ -112,6 +112,31 @@ class Grid:
             )
         return path
 
+    def random_path(self, instance: Instance, random: Random) -> list[int]:
+        """Nodes of a shortest path from the start, each step drawn among those that bring the end nearer.
+
+        Args:
+            instance: open edges and two nodes that a path joins.
+            random: random number generator.
+        """
+        distances = self.distances(instance.open_edges, instance.end)
+        path = [instance.start]
+        while path[-1] != instance.end:
+            here = distances[path[-1]]
+            assert here is not None
+            path.append(
+                random.choice(
+                    [
+                        arc.target
+                        for arc in self.arcs
+                        if arc.node == path[-1]
+                        and instance.open_edges[arc.edge]
+                        and distances[arc.target] == here - 1
+                    ]
+                )
+            )
+        return path
+
     def is_path(self, instance: Instance, used: Sequence[int]) -> bool:
         """Whether the used edges are open and are one path between the two nodes, without cycles.
 

@@ -48,7 +48,7 @@ class PathsConfig:
         columns: Columns of nodes.
         removed: Share of the edges that are removed.
         declared: Declared are the distances of all nodes, which prove that a path is shortest, or only the
-            degrees of the nodes of a path.
+            degrees of the nodes of a path, by a loss or by counts, which solvers read.
         levels: Number of distances, from 0; 0 for twice the rows and columns.
         grids: File of grids (.npz). Training uses its training part and evaluation its test part; without
             one, grids are drawn at random.
@@ -58,7 +58,7 @@ class PathsConfig:
     rows: int = 4
     columns: int = 4
     removed: float = 1 / 3
-    declared: Literal["distances", "degrees"] = "distances"
+    declared: Literal["distances", "degrees", "counts"] = "distances"
     levels: int = 0
     grids: str = ""
     examples: int = 0
@@ -73,7 +73,13 @@ class PathsProblem(DeclaredProblem, TakesData):
     noun = "paths"
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
-        "solver": Defaults(SolverOptions(), few_steps(steps=50)),
+        "solver": Defaults(
+            SolverOptions(oldest=32),
+            TrainingConfig(
+                steps=3000, evaluate_every=3000, batch=32, rate=6e-3, warmup=0.03, clip=1.0, ema=0.998
+            ),
+            problem={"declared": "counts"},
+        ),
         # distances have hundreds of nodes, which are too many for dense attention
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=300), problem={"declared": "degrees"}),
         "encoder": Defaults(
@@ -116,39 +122,50 @@ class PathsProblem(DeclaredProblem, TakesData):
 
     def declare(self, config: PathsConfig) -> unn.FactorGraph:
         """The graph."""
-        from .graph import declare_degrees, declare_distances
+        from .graph import declare_counts, declare_degrees, declare_distances
 
         grid = _grid(config)
-        return (
-            declare_degrees(grid)
-            if config.declared == "degrees"
-            else declare_distances(grid, _levels(config))
-        )
+        if config.declared == "distances":
+            return declare_distances(grid, _levels(config))
+        return declare_degrees(grid) if config.declared == "degrees" else declare_counts(grid)
 
     def generate(
         self, config: PathsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Grids of the file or random ones, and the first of their shortest paths in the order of nodes:
-        answers that depend on the grid alone."""
+        """Grids of the file or random ones, and the first of their shortest paths in the order of nodes, an
+        answer that depends on the grid alone; with counts, whose networks have no order of nodes, any of
+        them."""
+        import torch
+
         from .graph import values_of
 
         grid = _grid(config)
         instances = self._instances(config, count, generator, held_out=False)
-        paths = [grid.first_path(instance) for instance in instances]
+        if config.declared == "counts":
+            random = Random(int(torch.randint(2**62, (), generator=generator)))
+            paths = [grid.random_path(instance, random) for instance in instances]
+        else:
+            paths = [grid.first_path(instance) for instance in instances]
         return values_of(grid, instances, paths, config.declared, _levels(config))
 
     def observed(
         self, config: PathsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """The open edges and the two nodes."""
+        """The open edges and the two nodes; with counts also some of the used edges of half of the examples,
+        because tries fix some."""
         import torch
 
         grid = _grid(config)
-        ends = "ends" if config.declared == "degrees" else "role"
-        return {
-            "open": torch.ones(1, len(grid.edges), dtype=torch.bool),
-            ends: torch.ones(1, grid.rows * grid.columns, dtype=torch.bool),
+        edges = "closed" if config.declared == "counts" else "open"
+        nodes = "role" if config.declared == "distances" else "ends"
+        masks = {
+            edges: torch.ones(1, len(grid.edges), dtype=torch.bool),
+            nodes: torch.ones(1, grid.rows * grid.columns, dtype=torch.bool),
         }
+        if config.declared == "counts":
+            share = (2 * torch.rand(count, 1, generator=generator) - 1).clamp(min=0)
+            masks["used"] = torch.rand(count, len(grid.edges), generator=generator) < share
+        return masks
 
     def test_queries(self, config: PathsConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """Grids of the test part of the file, or random ones."""
@@ -174,8 +191,11 @@ class PathsProblem(DeclaredProblem, TakesData):
         }
 
     def on_data(self, run: Trained, data: Path) -> Trained:
-        """The run with the test part of another file of grids for evaluation."""
-        return self.with_options(run, {"grids": str(data)})
+        """The run with the test part of another file of grids for evaluation, of their size."""
+        from .files import grid_of_file
+
+        grid = grid_of_file(str(data))
+        return self.with_options(run, {"grids": str(data), "rows": grid.rows, "columns": grid.columns})
 
     def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
         """The run with grids of the size of those in the files."""

@@ -19,6 +19,7 @@ from unn.extending import (
     RecurrentOptions,
     RegressorOptions,
     SearchOptions,
+    SolverOptions,
     TakesData,
     TrainingConfig,
     check_ranges,
@@ -70,11 +71,21 @@ class PicturesProblem(DeclaredProblem, TakesData):
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
         "recurrent": Defaults(
-            RecurrentOptions(width=64, recurrences=12, solving_steps=24, dropout=0.0, position_deviation=0.2),
+            # attention along the lines is learned sooner than which cells have a line in common
+            RecurrentOptions(
+                width=64,
+                recurrences=12,
+                solving_steps=24,
+                dropout=0.0,
+                position_deviation=0.2,
+                structure="graph",
+            ),
             TrainingConfig(
-                steps=3000, evaluate_every=1000, batch=64, rate=1e-3, warmup=0.03, clip=1.0, ema=0.998
+                steps=2000, evaluate_every=1000, batch=64, rate=1e-3, warmup=0.03, clip=1.0, ema=0.998
             ),
         ),
+        # its groups exclude all pictures of a line but those with its runs: thousands
+        "solver": Defaults(SolverOptions(), few_steps(steps=8, batch=32)),
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
         "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
         "regressor": Defaults(RegressorOptions(), few_steps(steps=300)),

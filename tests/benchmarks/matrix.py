@@ -46,6 +46,7 @@ METRICS = {
     "sudoku": ["valid_half_given", "valid"],
     "colouring": ["valid", "conflicts"],
     "paths": ["path", "shortest"],
+    "pictures": ["solved", "pictures", "cells"],
     "visual": ["boards", "given_cells", "valid"],
     "vae": ["error_upper_half_given", "excess_intensity", "bound", "log_likelihood"],
 }

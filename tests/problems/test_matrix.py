@@ -53,6 +53,7 @@ OPTIONS = {
     "kenken": ["--size", "3", "--examples", "8"],
     "visual": ["--given-share", "0.7"],
     "paths": ["--rows", "2", "--columns", "2", "--levels", "4", "--examples", "8"],
+    "pictures": ["--rows", "3", "--columns", "3"],
     "tables": ["--nodes", "5"],
     "gaussian": ["--rows", "2", "--columns", "2"],
     "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],

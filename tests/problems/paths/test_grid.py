@@ -5,12 +5,14 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
 from problems.paths.files import load_grids
 from problems.paths.graph import (
+    declare_counts,
     declare_degrees,
     declare_distances,
     given_of,
@@ -55,13 +57,14 @@ def test_the_first_path_is_a_shortest_path(size):
 
 @given(SIZES)
 @settings(max_examples=20)
-def test_shortest_paths_meet_both_declarations_and_are_recovered_from_their_values(size):
+def test_shortest_paths_meet_every_declaration_and_are_recovered_from_their_values(size):
     grid, instances = drawn(*size)
     levels = grid.rows * grid.columns
     paths = [grid.first_path(instance) for instance in instances]
     for declared, graph in (
         ("distances", declare_distances(grid, levels)),
         ("degrees", declare_degrees(grid)),
+        ("counts", declare_counts(grid)),
     ):
         values = values_of(grid, instances, paths, declared, levels)
         assert all(int(c.violations_of(values).sum()) == 0 for c in graph.constraints)
@@ -81,6 +84,50 @@ def test_every_answer_of_the_search_is_a_shortest_path(seed):
     assert bool(solutions.solved.all())
     used = used_edges(grid, solutions.values).tolist()
     assert all(grid.is_shortest(i, row) for i, row in zip(instances, used, strict=True))
+
+
+@given(SIZES)
+def test_a_random_path_is_a_shortest_path_and_all_of_them_occur(size):
+    grid, instances = drawn(*size)
+    for instance in instances:
+        path = grid.random_path(instance, Random(size[2]))
+        assert len(path) == len(set(path)) == len(grid.first_path(instance))
+        assert all(tuple(sorted(step)) in grid.edges for step in pairwise(path))
+        assert (path[0], path[-1]) == (instance.start, instance.end)
+    open_grid = Instance((True,) * len(grid.edges), 0, len(grid.edges) and grid.rows * grid.columns - 1)
+    paths = {tuple(grid.random_path(open_grid, Random(seed))) for seed in range(20)}
+    assert len(paths) == 1 if grid.rows == 1 else len(paths) > 1
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 3), (1, 4)])
+def test_counts_admit_exactly_the_paths_of_open_edges(rows, columns):
+    grid = Grid(rows, columns)
+    nodes, edges = rows * columns, len(grid.edges)
+    constraints = declare_counts(grid).constraints
+    instance = Instance((False, *(True,) * (edges - 1)), nodes - 1, 0)
+    given = given_of(grid, [instance], "counts")
+    used = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * edges).view(-1, edges)
+    for visited in torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * nodes).view(-1, nodes):
+        values = {name: x.expand(len(used), -1) for name, x in given.items()}
+        values |= {
+            "used": used,
+            "visited": visited.expand(len(used), -1),
+            "avoided": (1 - visited).expand(len(used), -1),
+        }
+        violations = torch.stack([c.violations_of(values) for c in constraints]).sum(0)
+        for row, number in zip(used.long().tolist(), violations.tolist(), strict=True):
+            ends = {node for k, edge in enumerate(grid.edges) if row[k] for node in edge}
+            is_path = grid.is_path(instance, row) and ends == set(visited.nonzero()[:, 0].tolist())
+            assert (number == 0) == is_path
+
+
+def test_every_answer_of_the_search_by_counts_is_a_path():
+    grid, instances = drawn(3, 4, 0, count=8)
+    search = unn.Search(declare_counts(grid), unn.SearchOptions(mode="depth-first"))
+    solutions = unn.solve(search, given_of(grid, instances, "counts"))
+    assert bool(solutions.solved.all())
+    used = used_edges(grid, solutions.values).tolist()
+    assert all(grid.is_path(i, row) for i, row in zip(instances, used, strict=True))
 
 
 def test_the_declared_distances_reject_a_detour():

@@ -2,7 +2,9 @@
 
 import os
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 from support.commands import answered, printed, refused
 
@@ -72,6 +74,46 @@ def test_a_file_of_another_kind_is_refused_without_advice_to_unpickle_it(tmp_pat
     path.write_text("text")
     message = refused(capsys, "solve", "paths", "--options", f"grids={path}")
     assert ".npz file" in message and "pickle" not in message
+
+
+def test_a_solver_of_small_grids_answers_larger_ones_and_is_measured_on_a_file_of_them(tmp_path, capsys):
+    folder = tmp_path / "run"
+    train = ["train", "paths", "--engine", "solver", "--rows", 3, "--columns", 3, "--steps", 20]
+    printed(
+        capsys,
+        *train,
+        "--evaluate-every",
+        20,
+        "--batch",
+        8,
+        "--width",
+        8,
+        "--solving-steps",
+        64,
+        "--quiet",
+        "--folder",
+        folder,
+    )
+    path = tmp_path / "grid.txt"
+    path.write_text(GRID)
+    (result,) = answered(capsys, "solve", folder, path, "--tries", 64)["instances"]
+    grid, (instance,) = read_grids(GRID, "grid")
+    assert result["outcome"] == "solved"
+    (edges,) = result["answers"]
+    assert grid.is_path(instance, [list(edge) in edges for edge in grid.edges])
+    larger, random = Grid(2, 5), Random(0)
+    drawn = [larger.draw(1 / 4, 10, random) for _ in range(10)]
+    data = tmp_path / "grids.npz"
+    np.savez(
+        data,
+        edges=np.array(larger.edges)[::-1],
+        endpoints=np.array([[x.start, x.end] for x in drawn]),
+        edge_kept=np.array([x.open_edges[::-1] for x in drawn]),
+    )
+    (figures,) = answered(capsys, "evaluate", folder, "--data", data).values()
+    assert set(figures) == {"path", "open", "shortest"}
+    np.savez(data, edges=np.array([[0, 1], [0, 3]]), endpoints=[[0, 1]], edge_kept=[[1, 1]])
+    assert "those of no grid" in refused(capsys, "evaluate", folder, "--data", data)
 
 
 def test_missing_and_mixed_files_are_refused(tmp_path, capsys):
