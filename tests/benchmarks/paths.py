@@ -24,18 +24,27 @@ from unn.cli.open import open_trained
 from unn.extending import DeclaredProblem
 
 AT_ONCE = 50
+BIN = 5
+"""Distances that are counted together."""
 
 
 def shares(grid: Grid, instances: Sequence[Instance], used: Sequence[Sequence[int]]) -> str:
-    """Paths, shortest paths, and mean number of edges beyond a shortest path, of some answers."""
-    lengths = [
-        sum(row) - (grid.distances(instance.open_edges, instance.end)[instance.start] or 0)
-        for instance, row in zip(instances, used, strict=True)
-        if grid.is_path(instance, row)
+    """Paths, shortest paths, mean number of edges beyond a shortest path, and shortest paths by distance."""
+    detours = []
+    by_distance: dict[int, list[bool]] = {}
+    for instance, row in zip(instances, used, strict=True):
+        distance = grid.distances(instance.open_edges, instance.end)[instance.start]
+        assert distance is not None
+        if grid.is_path(instance, row):
+            detours.append(sum(row) - distance)
+        by_distance.setdefault((distance - 1) // BIN, []).append(grid.is_shortest(instance, row))
+    parts = [
+        f"{BIN * k + 1}-{BIN * (k + 1)}: {sum(x) / len(x):.1%} of {len(x)}"
+        for k, x in sorted(by_distance.items())
     ]
-    detour = sum(lengths) / max(1, len(lengths))
-    path, shortest = len(lengths) / len(instances), lengths.count(0) / len(instances)
-    return f"paths {path:.1%}, shortest {shortest:.1%}, detour {detour:.3f} edges"
+    path, shortest = len(detours) / len(instances), detours.count(0) / len(instances)
+    detour = sum(detours) / max(1, len(detours))
+    return f"paths {path:.1%}, shortest {shortest:.1%} ({', '.join(parts)}), detour {detour:.3f} edges"
 
 
 def main() -> None:
