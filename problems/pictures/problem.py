@@ -31,6 +31,7 @@ from ..reading import read_text
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     import unn
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from unn.training import Task
 
     from ..nonogram.problem import Nonogram
+
+
+_DRAWN = 8
+"""Answers in a picture."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,13 @@ class PicturesProblem(DeclaredProblem, TakesData):
         """The picture, black cells as #."""
         picture: Any = values["X"][k].argmax(-1).tolist()
         return ["".join("#" if cell else "." for cell in row) for row in picture]
+
+    def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
+        """Draw at most eight answers as they are painted."""
+        from unn.draw import draw_images
+
+        white = values["X"][:_DRAWN, None, :, :, 0]
+        return draw_images(white, [str(k + 1) for k in range(len(white))], columns=4, low=0.0)
 
     def first_numbers(self, config: Any) -> dict[str, int]:
         """White cells are 0, black cells 1; runs are numbered from 0."""

@@ -66,6 +66,18 @@ def test_malformed_files_and_large_ones_are_refused_with_the_reason(text, messag
     assert message in refused(capsys, "solve", "pictures", path)
 
 
+def test_answers_are_drawn_black_on_white(tmp_path, capsys):
+    path = tmp_path / "nonogram.txt"
+    path.write_text("1\n0\n\n1\n0\n")
+    printed(capsys, "solve", "pictures", path, "--draw", tmp_path / "answer.png")
+    assert (tmp_path / "answer.png").stat().st_size
+    values = values_of(torch.tensor([[[1, 0], [0, 0]]] * 9))
+    figure = PicturesProblem().picture(None, values, {})
+    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    assert len(images) == 8
+    assert np.array_equal(images[0], [[0, 1], [1, 1]])
+
+
 def test_figures_count_runs_pictures_and_cells():
     problem = PicturesProblem()
     config = problem.config_for(None)(rows=2, columns=2)
