@@ -151,21 +151,16 @@ class PathsProblem(DeclaredProblem, TakesData):
     def observed(
         self, config: PathsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """The open edges and the two nodes; with counts also some of the used edges of half of the examples,
-        because tries fix some."""
+        """The open edges and the two nodes."""
         import torch
 
         grid = _grid(config)
         edges = "closed" if config.declared == "counts" else "open"
         nodes = "role" if config.declared == "distances" else "ends"
-        masks = {
+        return {
             edges: torch.ones(1, len(grid.edges), dtype=torch.bool),
             nodes: torch.ones(1, grid.rows * grid.columns, dtype=torch.bool),
         }
-        if config.declared == "counts":
-            share = (2 * torch.rand(count, 1, generator=generator) - 1).clamp(min=0)
-            masks["used"] = torch.rand(count, len(grid.edges), generator=generator) < share
-        return masks
 
     def test_queries(self, config: PathsConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """Grids of the test part of the file, or random ones."""
