@@ -110,6 +110,8 @@ def grid_of_file(path: str) -> Grid:
     """
     edges = sorted((min(edge), max(edge)) for edge in _arrays(path)["edges"].tolist())
     nodes = max((node for edge in edges for node in edge), default=0) + 1
+    if not 1 < nodes <= len(edges) + 1:
+        raise DataError(f"{path}: its edges are those of no grid.")
     for rows in range(1, nodes + 1):
         grid = Grid(rows, nodes // rows)
         if nodes % rows == 0 and sorted(grid.edges) == edges:
@@ -127,12 +129,27 @@ def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
     if lacking:
         raise DataError(f"{path}: the file lacks {', '.join(lacking)}.")
     for name, axes in _AXES.items():
-        if name in arrays and (arrays[name].ndim != axes or arrays[name].dtype.kind not in "biu"):
+        kinds = "biu" if name == "edge_kept" else "iu"
+        if name in arrays and (arrays[name].ndim != axes or arrays[name].dtype.kind not in kinds):
             raise DataError(
                 f"{path}: {name} must be an array of whole numbers with {axes} axes, got "
                 f"{arrays[name].dtype} of shape {arrays[name].shape}."
             )
-    for name in ("train_idx", "test_idx"):
-        if name in arrays and (arrays[name] < 0).any():
+    for name in ("edges", "endpoints"):
+        if arrays[name].shape[1] != 2:
+            raise DataError(f"{path}: {name} must have two nodes in a row, got {arrays[name].shape[1]}.")
+    if "edge_kept" in arrays and ((arrays["edge_kept"] != 0) & (arrays["edge_kept"] != 1)).any():
+        raise DataError(f"{path}: edge_kept must have zeros and ones alone.")
+    if "edge_kept_packed" in arrays and arrays["edge_kept_packed"].dtype != np.uint8:
+        raise DataError(
+            f"{path}: edge_kept_packed must hold bytes (uint8), got {arrays['edge_kept_packed'].dtype}."
+        )
+    splits = [name for name in ("train_idx", "test_idx") if name in arrays]
+    for name in splits:
+        if not len(arrays[name]):
+            raise DataError(f"{path}: {name} is empty.")
+        if (arrays[name] < 0).any():
             raise DataError(f"{path}: {name} has a negative number.")
+    if len(splits) == 2 and len(np.intersect1d(arrays["train_idx"], arrays["test_idx"])):
+        raise DataError(f"{path}: train_idx and test_idx have grids in common.")
     return arrays

@@ -116,6 +116,9 @@ class PathsProblem(DeclaredProblem, TakesData):
         )
         if config.rows * config.columns < 2:
             raise DataError(f"{self.name}: a grid has at least two nodes; give more --rows or --columns.")
+        edges = len(_grid(config).edges)
+        if round(config.removed * edges) == edges:
+            raise DataError(f"{self.name}: all {edges} edges would be removed; give a smaller --removed.")
         if config.levels == 1:
             raise DataError(f"{self.name}: levels are at least 2: the end of a path and a node beside it.")
         super().check(config)
@@ -235,7 +238,12 @@ class PathsProblem(DeclaredProblem, TakesData):
         grid = _grid(run.config)
         one = {name: x[k : k + 1] for name, x in values.items()}
         used: Any = used_edges(grid, one)[0].tolist()
-        return grid_text(grid, instances_of(one)[0], used)
+        instance = instances_of(one)[0]
+        lines = grid_text(grid, instance, used)
+        if grid.is_path(instance, used) and not grid.is_shortest(instance, used):
+            shortest = grid.distances(instance.open_edges, instance.end)[instance.start]
+            lines.append(f"a detour of {sum(used)} edges, where {shortest} are enough")
+        return lines
 
     def explain(self, run: Trained, reason: str) -> str:
         """No path joins the two nodes, since nothing else is given."""

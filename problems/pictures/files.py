@@ -54,8 +54,8 @@ def load_pictures(path: str, rows: int, columns: int) -> PictureSplit:
         )
     if grid.shape[1:] != (rows, columns):
         raise DataError(
-            f"{path}: its pictures have {grid.shape[1]} rows and {grid.shape[2]} columns, the run has {rows} "
-            f"and {columns}; give --rows and --columns."
+            f"{path}: its pictures have {grid.shape[1]} rows and {grid.shape[2]} columns, but those of the "
+            f"run {rows} and {columns}."
         )
     if len(grid) < 5:
         raise DataError(f"{path}: {len(grid)} pictures; at least five are needed to hold some out.")

@@ -222,6 +222,12 @@ class PicturesProblem(DeclaredProblem, TakesData):
             generator = torch.Generator().manual_seed(0)
             return dict(self.test_queries(run.config, 1, generator)[""].given), {}, 1
         puzzles = [_read(text) for text in texts]
+        for text, puzzle in zip(texts, puzzles, strict=True):
+            if (len(puzzle.rows), len(puzzle.columns)) != (rows, columns):
+                raise DataError(
+                    f"{text}: {len(puzzle.rows)} rows and {len(puzzle.columns)} columns, but the options say "
+                    f"{rows} and {columns}; leave out rows and columns."
+                )
         by_row = torch.tensor([[runs_of_lines(columns).index(x) for x in p.rows] for p in puzzles])
         by_column = torch.tensor([[runs_of_lines(rows).index(x) for x in p.columns] for p in puzzles])
         return dict(given_of(by_row, by_column, rows, columns)), {}, len(puzzles)

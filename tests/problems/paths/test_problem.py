@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.commands import answered, printed, refused
 
+from problems.paths.files import grid_of_file, load_grids
 from problems.paths.grid import Grid, read_grids
+from unn.errors import DataError
 
 GRID = "S-o o-o\n|   |\no-o-o-o\n  | |\no o-o-o\n|     |\no-o-o-E\n"
 
@@ -61,6 +63,8 @@ def test_a_path_longer_than_the_declared_distances_is_refused_with_the_option(tm
     [
         (["rows=1", "columns=1"], "at least two nodes"),
         (["levels=1"], "at least 2"),
+        (["rows=1", "columns=2", "removed=0.9"], "all 1 edges would be removed"),
+        (["rows=2", "columns=2", "removed=0.9", "declared=counts"], "all 4 edges would be removed"),
         (["removed=1.5"], "removed"),
         (["grids=missing.npz"], "no grids can be read"),
     ],
@@ -114,6 +118,52 @@ def test_a_solver_of_small_grids_answers_larger_ones_and_is_measured_on_a_file_o
     assert set(figures) == {"path", "open", "shortest"}
     np.savez(data, edges=np.array([[0, 1], [0, 3]]), endpoints=[[0, 1]], edge_kept=[[1, 1]])
     assert "those of no grid" in refused(capsys, "evaluate", folder, "--data", data)
+
+
+def test_a_detour_is_said_to_be_one(tmp_path, capsys):
+    path = tmp_path / "grid.txt"
+    path.write_text("S-o-o\n|   |\nE-o-o\n")
+    command = ("solve", "paths", path, "--options", "declared=counts", "--engine", "search", "--count", 2)
+    text = printed(capsys, *command)
+    assert text.count("a detour of 5 edges, where 1 are enough") == 1
+    assert "detour" not in printed(capsys, "solve", "paths", path)
+
+
+GRIDS = {
+    "edges": np.array([[0, 1], [2, 3], [0, 2], [1, 3]]),
+    "endpoints": np.array([[0, 3]] * 10),
+    "edge_kept": np.ones((10, 4), np.uint8),
+}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"edges": np.array([[0, 10**8]])}, "those of no grid"),
+        ({"edges": np.zeros((0, 2), int)}, "those of no grid"),
+        ({"edges": np.zeros((4, 0), int)}, "edges must have two nodes in a row, got 0"),
+        ({"edges": np.hstack([GRIDS["edges"], GRIDS["edges"]])}, "edges must have two nodes in a row, got 4"),
+        ({"endpoints": np.ones((10, 2), bool)}, "endpoints must be an array of whole numbers"),
+        ({"edge_kept": 7 * GRIDS["edge_kept"]}, "edge_kept must have zeros and ones alone"),
+        ({"edge_kept_packed": np.ones((10, 1), int)}, "edge_kept_packed must hold bytes"),
+        ({"train_idx": np.ones(10, bool)}, "train_idx must be an array of whole numbers"),
+        ({"train_idx": np.zeros(0, int)}, "train_idx is empty"),
+        ({"train_idx": np.arange(6), "test_idx": np.arange(5, 10)}, "have grids in common"),
+    ],
+)
+def test_malformed_files_of_grids_are_refused_with_the_reason(arrays, message, tmp_path):
+    path = tmp_path / "grids.npz"
+    np.savez(path, **{**GRIDS, **arrays})
+    with pytest.raises(DataError) as error:
+        load_grids(str(path), grid_of_file(str(path)))
+    assert message in str(error.value)
+
+
+def test_the_grid_of_a_file_is_read_from_its_edges(tmp_path):
+    path = tmp_path / "grids.npz"
+    np.savez(path, **GRIDS)
+    assert grid_of_file(str(path)) == Grid(2, 2)
+    assert [len(part) for part in vars(load_grids(str(path), Grid(2, 2))).values()] == [8, 2]
 
 
 def test_missing_and_mixed_files_are_refused(tmp_path, capsys):

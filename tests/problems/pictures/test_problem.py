@@ -43,6 +43,13 @@ def test_several_files_of_one_size_are_solved_together_and_sizes_are_not_mixed(t
     assert "give one size" in refused(capsys, "solve", "pictures", one, wide)
 
 
+def test_a_size_that_is_not_that_of_the_file_is_refused(tmp_path, capsys):
+    path = tmp_path / "nonogram.txt"
+    path.write_text("1\n0\n\n1\n0\n")
+    message = refused(capsys, "solve", "pictures", path, "--options", "rows=5")
+    assert "2 rows and 2 columns" in message and "leave out rows" in message
+
+
 def test_runs_that_contradict_each_other_are_impossible_in_words_of_cells(tmp_path, capsys):
     path = tmp_path / "nonogram.txt"
     path.write_text("2\n0\n\n0\n2\n")
@@ -127,7 +134,7 @@ def test_a_run_is_not_resumed_with_other_pictures(tmp_path, capsys):
         (np.full((5, 3, 3), 2), "zeros and ones alone"),
         (np.zeros((5, 9), int), "shape (pictures, rows, columns)"),
         (np.zeros((5, 3, 3)), "zeros and ones alone"),
-        (np.zeros((5, 4, 3), int), "4 rows and 3 columns, the run has 3 and 3"),
+        (np.zeros((5, 4, 3), int), "4 rows and 3 columns, but those of the run 3 and 3"),
         (np.zeros((4, 3, 3), int), "at least five"),
     ],
 )
