@@ -28,7 +28,7 @@ def write_distribution(folder):
     metadata = Path(folder) / "toy_problems-0.1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-problems\nVersion: 0.1\n")
-    kinds = (PicturesProblem, SumsProblem)
+    kinds = (PatternsProblem, SumsProblem)
     lines = [f"{kind.name} = support.toy_problems:{kind.__name__}" for kind in kinds]
     (metadata / "entry_points.txt").write_text("\n".join(["[unn.problems]", *lines, ""]))
     return folder
@@ -38,8 +38,8 @@ def write_distribution(folder):
 
 
 @dataclass(frozen=True)
-class PicturesConfig:
-    """Options of the pictures problem.
+class PatternsConfig:
+    """Options of the problem of patterns.
 
     Attributes:
         data: Pictures: "stripes" or "checks".
@@ -52,12 +52,12 @@ class PicturesConfig:
     channels: int = 8
 
 
-class PicturesProblem(DeclaredProblem, HasDemo):
+class PatternsProblem(DeclaredProblem, HasDemo):
     """Ten patterns with noise: labels given pictures, and pictures given labels."""
 
-    name = "pictures"
+    name = "patterns"
     summary = "ten noisy patterns: classify pictures and draw pictures of classes"
-    config = PicturesConfig
+    config = PatternsConfig
     noun = "pictures"
     defaults = {
         "descent": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
@@ -72,7 +72,7 @@ class PicturesProblem(DeclaredProblem, HasDemo):
         import unn
         from factors import Multilinear
 
-        g = unn.FactorGraph("pictures", row=SIZE, column=SIZE, hidden=config.channels, label=LABELS)
+        g = unn.FactorGraph("patterns", row=SIZE, column=SIZE, hidden=config.channels, label=LABELS)
         image = g.variable("image", "row column", unn.SignedEntropy())
         H1 = g.variable("H1", "hidden", unn.SignedEntropy())
         label = g.variable("label", "label", unn.Entropy())

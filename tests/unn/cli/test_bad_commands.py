@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.commands import refused
 from support.helpers import NAN, mlp
-from support.toy_problems import PicturesProblem
+from support.toy_problems import PatternsProblem
 
 import unn
 from unn import runs
@@ -27,34 +27,34 @@ from unn.training import TrainingConfig
 
 
 @pytest.fixture
-def pictures(monkeypatch):
-    """The pictures problem is installed, and no other."""
-    entry = EntryPoint("pictures", "support.toy_problems:PicturesProblem", "unn.problems")
+def patterns(monkeypatch):
+    """The problem of patterns is installed, and no other."""
+    entry = EntryPoint("patterns", "support.toy_problems:PatternsProblem", "unn.problems")
     monkeypatch.setattr("unn.cli.problem.entry_points", lambda group: [entry])
 
 
 @pytest.fixture(scope="module")
 def pictures_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "pictures"
-    config = PicturesProblem().config_for("descent")(channels=2)
-    runs.create_run(folder, "pictures", config, {"image_shape": [8, 8]})
-    runs.save_weights(folder, PicturesProblem().network(config, {}))
+    folder = tmp_path_factory.mktemp("runs") / "patterns"
+    config = PatternsProblem().config_for("descent")(channels=2)
+    runs.create_run(folder, "patterns", config, {"image_shape": [8, 8]})
+    runs.save_weights(folder, PatternsProblem().network(config, {}))
     return folder
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_an_unknown_problem_is_named_with_the_closest_known_one(capsys):
-    assert "unknown problem 'picture'. Did you mean 'pictures'?" in refused(capsys, "train", "picture")
-    assert "unknown problem 'nope'. Known names: pictures." in refused(capsys, "demo", "nope")
+    assert "unknown problem 'pattern'. Did you mean 'patterns'?" in refused(capsys, "train", "pattern")
+    assert "unknown problem 'nope'. Known names: patterns." in refused(capsys, "demo", "nope")
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_a_command_on_problems_names_the_problem_of_a_run(capsys, pictures_run):
     message = refused(capsys, "show", pictures_run)
-    assert "is the folder of a run" in message and "pictures" in message
+    assert "is the folder of a run" in message and "patterns" in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_a_comparison_names_the_run_that_cannot_be_measured(capsys, pictures_run):
     assert f"{pictures_run}: " in refused(capsys, "compare", pictures_run, "--metric", "bias")
 
@@ -88,7 +88,7 @@ def test_commands_name_a_missing_run_folder(capsys, tmp_path):
         assert str(folder) in message and "no run folder" in message and "unn train" in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     "command",
     [
@@ -110,7 +110,7 @@ def test_every_command_that_loads_weights_refuses_those_whose_checksum_differs(
     assert "model.safetensors" in message and "checksum" in message and "unn resume" in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -133,7 +133,7 @@ def test_what_is_given_on_the_command_line_must_be_readable(capsys, pictures_run
     assert all(word in message for word in words)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     ("array", "words"),
     [
@@ -151,7 +151,7 @@ def test_images_on_the_command_line_must_fit(capsys, pictures_run, tmp_path, arr
     assert all(word in message for word in words)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_an_archive_of_arrays_is_no_image(capsys, pictures_run, tmp_path):
     np.savez(tmp_path / "x.npz", image=np.zeros((8, 8)))
     assert "x.npz" in refused(
@@ -159,7 +159,7 @@ def test_an_archive_of_arrays_is_no_image(capsys, pictures_run, tmp_path):
     )
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_wants_on_the_command_line_must_make_sense(capsys, pictures_run):
     assert "Did you mean 'image'" in refused(
         capsys, "infer", pictures_run, "--given", "label=3", "--want", "imag"
@@ -167,12 +167,12 @@ def test_wants_on_the_command_line_must_make_sense(capsys, pictures_run):
     assert "is given" in refused(capsys, "infer", pictures_run, "--given", "label=3", "--want", "label")
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_a_variable_is_given_once_on_the_command_line(capsys, pictures_run):
     assert "label" in refused(capsys, "infer", pictures_run, "--given", "label=3", "label=4", "--want", "H1")
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_values_of_a_repeated_option_belong_together(capsys, pictures_run):
     from unn.cli.main import _joined
 
@@ -188,17 +188,17 @@ def test_values_of_a_repeated_option_belong_together(capsys, pictures_run):
     assert "image" in refused(capsys, *arguments)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_an_empty_name_is_not_the_current_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train = ("train", "pictures")
+    train = ("train", "patterns")
     named = ((*train, "--folder", ""), (*train, "--folder="), ("evaluate", ""), ("compare", "a", ""))
     for command in named:
         assert "is empty" in refused(capsys, *command)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize("rounds", ["-1", "0"])
 def test_iterations_on_the_command_line_are_at_least_one(capsys, pictures_run, rounds):
     assert "iterations" in refused(capsys, "evaluate", pictures_run, "--iterations", rounds)
@@ -208,7 +208,7 @@ def test_iterations_on_the_command_line_are_at_least_one(capsys, pictures_run, r
     assert "iterations" in message and rounds in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize("out", ["none/x.png", "x.xyz"])
 def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(capsys, pictures_run, tmp_path, out):
     message = refused(
@@ -217,7 +217,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(capsys, pictur
     assert out.rpartition("/")[2] in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -241,7 +241,7 @@ def test_options_out_of_range_are_refused_before_a_run_folder_is_made(capsys, tm
     message = refused(
         capsys,
         "train",
-        "pictures",
+        "patterns",
         "--folder",
         folder,
         *(part for name, text in options.items() for part in (f"--{name}", text)),
@@ -250,16 +250,16 @@ def test_options_out_of_range_are_refused_before_a_run_folder_is_made(capsys, tm
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_training_does_not_write_into_a_folder_that_holds_a_run(capsys, pictures_run):
     before = (pictures_run / "model.safetensors").read_bytes()
     assert "holds a run already" in refused(
-        capsys, "train", "pictures", "--epochs", "1", "--folder", pictures_run
+        capsys, "train", "patterns", "--epochs", "1", "--folder", pictures_run
     )
     assert (pictures_run / "model.safetensors").read_bytes() == before
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     "change",
     [
@@ -299,7 +299,7 @@ def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(c
     ],
 )
 def test_an_unknown_command_is_named_in_one_line_with_the_closest_known_one(capsys, verb, words):
-    message = refused(capsys, verb, "pictures")
+    message = refused(capsys, verb, "patterns")
     assert f"unknown command {verb!r}" in message and words in message and "unn --help" in message
 
 
@@ -371,7 +371,7 @@ def test_a_problem_that_cannot_be_used_says_why_and_spares_the_others(capsys, mo
     assert not stop.value.code
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_a_place_to_write_to_that_nothing_is_written_to_is_an_error(capsys, pictures_run, tmp_path):
     given = ["infer", pictures_run, "--given", "label=3"]
     assert "has no picture" in refused(capsys, *given, "--want", "H1", "--out", tmp_path / "h.txt")
@@ -383,7 +383,7 @@ def test_a_place_to_write_to_that_nothing_is_written_to_is_an_error(capsys, pict
     assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "x.npy")]
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize("dtype", [">f8", "<i2", "longdouble", "?"])
 def test_arrays_of_every_kind_of_number_are_read(capsys, pictures_run, tmp_path, dtype):
     np.save(tmp_path / "x.npy", np.zeros((8, 8), dtype))
@@ -392,7 +392,7 @@ def test_arrays_of_every_kind_of_number_are_read(capsys, pictures_run, tmp_path,
     )
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_more_rounds_than_anybody_waits_for_are_refused(capsys, pictures_run):
     for command in (
         ["evaluate", pictures_run],
@@ -401,7 +401,7 @@ def test_more_rounds_than_anybody_waits_for_are_refused(capsys, pictures_run):
         assert "between 1 and" in refused(capsys, *command, "--iterations", "99999999999999999999999")
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_an_output_that_takes_nothing_is_an_error_of_one_line(capsys, monkeypatch):
     class Full(io.StringIO):
         def write(self, text):
@@ -413,7 +413,7 @@ def test_an_output_that_takes_nothing_is_an_error_of_one_line(capsys, monkeypatc
     assert "No space left" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch, tmp_path):
     def broken(*arguments, **options):
         raise RuntimeError("no fonts")
@@ -423,7 +423,7 @@ def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch,
         main(
             [
                 "train",
-                "pictures",
+                "patterns",
                 "--epochs",
                 "1",
                 "--channels",
@@ -440,7 +440,7 @@ def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch,
     assert "trained 23 steps" in out and "no fonts" in err
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 def test_other_processes_of_a_training_print_nothing(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert main(["problems", "--json"]) == 0 and not capsys.readouterr().out
@@ -474,21 +474,21 @@ def test_benchmarks_without_a_case_of_that_name_are_an_error_that_lists_the_case
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("runs/pictures-01", "runs/pictures-001"),
-        ("runs/picture-001", "runs/pictures-001"),
-        ("pictures-001", "runs/pictures-001"),
+        ("runs/patterns-01", "runs/patterns-001"),
+        ("runs/pattern-001", "runs/patterns-001"),
+        ("patterns-001", "runs/patterns-001"),
         ("runs/other", None),
     ],
 )
 def test_a_run_of_a_similar_name_is_suggested(capsys, pictures_run, tmp_path, monkeypatch, typed, meant):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(pictures_run, "runs/pictures-001")
+    shutil.copytree(pictures_run, "runs/patterns-001")
     message = refused(capsys, "evaluate", typed)
     assert "no run folder" in message
     assert f"Did you mean {meant}?" in message if meant else "Did you mean" not in message
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("patterns")
 @pytest.mark.parametrize(
     ("options", "rounds"),
     [

@@ -48,12 +48,12 @@ def finished(process, code=0):
 
 @pytest.fixture(scope="module")
 def pictures_run(tmp_path_factory, toys_of_module):
-    folder = tmp_path_factory.mktemp("runs") / "pictures"
+    folder = tmp_path_factory.mktemp("runs") / "patterns"
     assert (
         main(
             [
                 "train",
-                "pictures",
+                "patterns",
                 "--epochs",
                 "2",
                 "--channels",
@@ -74,11 +74,11 @@ def pictures_run(tmp_path_factory, toys_of_module):
 WITHOUT_TORCH = [
     ["--help"],
     ["train", "--help"],
-    ["train", "pictures", "--help"],
-    ["show", "pictures", "--help"],
+    ["train", "patterns", "--help"],
+    ["show", "patterns", "--help"],
     ["infer", "--help"],
-    ["train", "pictures", "--epochs", "x"],
-    ["train", "pictures", "--epochs", "0"],
+    ["train", "patterns", "--epochs", "x"],
+    ["train", "patterns", "--epochs", "0"],
     ["evaluate", "nowhere"],
     ["--tyro-print-completion", "bash"],
 ]
@@ -117,9 +117,9 @@ def test_comparing_runs_does_not_import_torch(pictures_run):
 
 def test_options_of_a_problem_are_those_of_its_dataclasses():
     command, problem = parse(
-        ["train", "pictures", "--gamma", "0.5", "--epochs", "7", "--precision", "bfloat16", "--quiet"]
+        ["train", "patterns", "--gamma", "0.5", "--epochs", "7", "--precision", "bfloat16", "--quiet"]
     )
-    assert problem.name == "pictures" and isinstance(command, Train) and command.quiet
+    assert problem.name == "patterns" and isinstance(command, Train) and command.quiet
     assert (
         command.config.gamma == 0.5
         and command.config.training.epochs == 7
@@ -136,7 +136,7 @@ def test_words_complete_for_every_command_and_option(capsys, shell):
     script = capsys.readouterr().out
     assert not stop.value.code
     words = (
-        "problems show train baselines resume evaluate infer compare bench doctor pictures gamma epochs given"
+        "problems show train baselines resume evaluate infer compare bench doctor patterns gamma epochs given"
     )
     assert all(word in script for word in words.split())
 
@@ -201,22 +201,22 @@ def test_help_is_written_in_whole_sentences(option, text):
 
 
 def test_problems_are_listed_with_their_summaries(capsys, monkeypatch):
-    monkeypatch.setattr("unn.cli.problems.problem_names", lambda: ["pictures", "sums"])
-    assert "ten noisy patterns" in answered(capsys, "problems")["problems"]["pictures"]
-    assert main(["problems"]) == 0 and re.search("^ *pictures +ten noisy", capsys.readouterr().out, re.M)
+    monkeypatch.setattr("unn.cli.problems.problem_names", lambda: ["patterns", "sums"])
+    assert "ten noisy patterns" in answered(capsys, "problems")["problems"]["patterns"]
+    assert main(["problems"]) == 0 and re.search("^ *patterns +ten noisy", capsys.readouterr().out, re.M)
 
 
 def test_show_explains_and_draws_the_graph_and_its_adjacency(capsys, tmp_path):
-    shown = answered(capsys, "show", "pictures", "--channels", "2", "--out", tmp_path, "--theme", "dark")
+    shown = answered(capsys, "show", "patterns", "--channels", "2", "--out", tmp_path, "--theme", "dark")
     assert "softmax" in shown["explanation"] and shown["nodes"] == {"image": 64, "H1": 2, "label": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"graph.svg", "adjacency.png"}
-    assert main(["show", "pictures", "--channels", "2"]) == 0
+    assert main(["show", "patterns", "--channels", "2"]) == 0
     text = capsys.readouterr().out
     assert "Boundedness" in text and "67 nodes" in text and "H1" in text
 
 
 def test_a_theme_that_does_not_exist_is_named(capsys, tmp_path):
-    assert main(["show", "pictures", "--out", str(tmp_path), "--theme", "drak"]) == 2
+    assert main(["show", "patterns", "--out", str(tmp_path), "--theme", "drak"]) == 2
     assert "dark" in capsys.readouterr().err
 
 
@@ -254,7 +254,7 @@ def test_runs_are_compared_by_the_options_in_which_they_differ(capsys, pictures_
     answered(
         capsys,
         "train",
-        "pictures",
+        "patterns",
         "--epochs",
         "1",
         "--channels",
@@ -292,7 +292,7 @@ def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, m
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
     report = answered(capsys, "doctor")
     version = report["versions"]["torch"]
-    assert version and torch.__version__.startswith(version) and report["problems"]["pictures"] == "loads"
+    assert version and torch.__version__.startswith(version) and report["problems"]["patterns"] == "loads"
     assert report["data"] == {"UNN_DATA": str(tmp_path), "folders": ["mnist"]} and not report["faults"]
     assert report["devices"][0].startswith("cpu")
     assert main(["doctor"]) == 0 and "no faults found" in capsys.readouterr().out
@@ -301,12 +301,12 @@ def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, m
 def test_a_broken_problem_of_somebody_else_is_named_by_the_doctor_and_spares_the_others(capsys, monkeypatch):
     from importlib.metadata import EntryPoint
 
-    values = {"broken": "no_such_module:Problem", "pictures": "support.toy_problems:PicturesProblem"}
+    values = {"broken": "no_such_module:Problem", "patterns": "support.toy_problems:PatternsProblem"}
     entries = [EntryPoint(name, value, "unn.problems") for name, value in values.items()]
     monkeypatch.setattr("unn.cli.problem.entry_points", lambda group: entries)
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "fault: problem 'broken'" in out and "no_such_module" in out and "pictures: loads" in out
+    assert "fault: problem 'broken'" in out and "no_such_module" in out and "patterns: loads" in out
     assert main(["problems"]) == 0 and "no_such_module" in capsys.readouterr().out
     assert main(["train", "broken"]) == 2 and "no_such_module" in capsys.readouterr().err
 
@@ -318,16 +318,16 @@ QUICK = ["--epochs", "2", "--channels", "2", "--iterations", "1"]
 
 @pytest.mark.slow
 def test_training_is_quiet_when_its_output_is_no_terminal(tmp_path):
-    process = unn_process("train", "pictures", *QUICK, folder=tmp_path)
+    process = unn_process("train", "patterns", *QUICK, folder=tmp_path)
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 0 and not err and "run folder runs/pictures-001" in out
+    assert process.returncode == 0 and not err and "run folder runs/patterns-001" in out
 
 
 @pytest.mark.slow
 def test_training_shows_a_bar_on_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    process = unn_process("train", "pictures", *QUICK, folder=tmp_path, stderr=theirs)
+    process = unn_process("train", "patterns", *QUICK, folder=tmp_path, stderr=theirs)
     os.close(theirs)
     shown = b""
     while True:
@@ -348,7 +348,7 @@ def test_training_shows_a_bar_on_a_terminal(tmp_path):
 def test_an_interrupted_run_is_saved_and_resuming_gives_the_numbers_of_one_that_was_not(number, tmp_path):
     options = [
         "train",
-        "pictures",
+        "patterns",
         "--epochs",
         "40",
         "--channels",
@@ -421,7 +421,7 @@ def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tm
     def data(*arguments):
         return json.loads(finished(unn_process(*arguments, "--json", folder=tmp_path, path=[installed])))
 
-    assert set(data("problems")["problems"]) >= {"pictures", "phases"}
+    assert set(data("problems")["problems"]) >= {"patterns", "phases"}
     assert "--size" in finished(unn_process("train", "phases", "--help", path=[installed]))
     report = data("train", "phases", "--size", "3", "--folder", "run")
     assert report["error"] < 0.05 and report["step"] == 200

@@ -5,7 +5,7 @@ from dataclasses import field, make_dataclass
 
 import pytest
 from support.commands import printed
-from support.toy_problems import PicturesProblem
+from support.toy_problems import PatternsProblem
 
 from unn.cli.main import main
 from unn.cli.open import open_trained
@@ -21,7 +21,7 @@ SMALL = {
 def test_help_lists_the_options_of_the_chosen_engine(capsys):
     for engine, option in (("denoiser", "--sampling-steps"), ("vaeac", "--width"), ("descent", "--sweep")):
         with pytest.raises(SystemExit):
-            main(["train", "pictures", "--engine", engine, "--help"])
+            main(["train", "patterns", "--engine", engine, "--help"])
         shown = capsys.readouterr().out
         assert option in shown and ("--sampling-steps" in shown) == (engine == "denoiser")
 
@@ -51,6 +51,6 @@ def test_runs_of_versions_without_engines_open_with_the_engine_of_their_process(
 @pytest.mark.parametrize("name", ["model", "engine", "training"])
 def test_an_option_with_the_name_of_one_of_every_run_is_refused(name):
     config = make_dataclass("OwnConfig", [(name, str, field(default="file"))], frozen=True)
-    problem = type("OwnProblem", (PicturesProblem,), {"config": config})()
+    problem = type("OwnProblem", (PatternsProblem,), {"config": config})()
     with pytest.raises(UnnError, match=f"option {name!r} of OwnConfig is one of every run"):
         problem.config_for("descent")

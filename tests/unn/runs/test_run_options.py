@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 from support.toy import ToyTask, same_tensors, tensors_of, toy_network, without_times
-from support.toy_problems import PicturesProblem, SumsProblem
+from support.toy_problems import PatternsProblem, SumsProblem
 
 import unn
 from unn import runs
@@ -19,7 +19,7 @@ from unn.training.options import FREE, LATER, option_signature, problem_signatur
 from unn.training.state import rate_factor
 
 SMALL = {
-    "pictures": ["--epochs", "1", "--channels", "2", "--iterations", "1", "--gamma", "0", "--batch", "1440"],
+    "patterns": ["--epochs", "1", "--channels", "2", "--iterations", "1", "--gamma", "0", "--batch", "1440"],
     "sums": [
         "--length",
         "3",
@@ -37,8 +37,8 @@ SMALL = {
         "1",
     ],
 }
-PICTURES, SUMS = PicturesProblem().config_for(None), SumsProblem().config_for(None)
-CONFIGS = {"pictures": PICTURES, "sums": SUMS}
+PICTURES, SUMS = PatternsProblem().config_for(None), SumsProblem().config_for(None)
+CONFIGS = {"patterns": PICTURES, "sums": SUMS}
 LEAVES = [(problem, name) for problem, config in CONFIGS.items() for name in flattened(asdict(config()))]
 
 
@@ -96,7 +96,7 @@ def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, probl
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_options_that_change_no_number_can_be_changed_by_hand(made, tmp_path, name):
-    shutil.copytree(made / "pictures", tmp_path / "run")
+    shutil.copytree(made / "patterns", tmp_path / "run")
     set_option(
         tmp_path / "run",
         f"training.{name}",
@@ -106,7 +106,7 @@ def test_options_that_change_no_number_can_be_changed_by_hand(made, tmp_path, na
 
 
 def test_checkpoints_from_before_options_of_the_problem_were_signed_still_open(capsys, made, tmp_path):
-    shutil.copytree(made / "pictures", tmp_path / "run")
+    shutil.copytree(made / "patterns", tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
     (step,) = runs.checkpoint_steps(tmp_path / "run")
     checkpoint = runs.read_checkpoint(tmp_path / "run" / "checkpoints" / f"step-{step:09d}")
@@ -222,10 +222,10 @@ def test_runs_are_extended_from_the_command_line_and_remember_it(capsys, tmp_pat
 
     run, begun = str(tmp_path / "run"), str(tmp_path / "begun")
     constant = ["--schedule", "constant", "--warmup", "0", "--batch", "500"]
-    answered("train", "pictures", *SMALL["pictures"], *constant, "--folder", run)
+    answered("train", "patterns", *SMALL["patterns"], *constant, "--folder", run)
     assert answered("resume", run)["already_finished"]
     assert answered("resume", run, "--epochs", "3")["step"] == 9
-    whole = answered("train", "pictures", *SMALL["pictures"], *constant, "--epochs", "3", "--folder", begun)
+    whole = answered("train", "patterns", *SMALL["patterns"], *constant, "--epochs", "3", "--folder", begun)
     assert whole["step"] == 9
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "begun")]
     assert files[0] == files[1]
@@ -247,7 +247,7 @@ def test_runs_are_extended_from_the_command_line_and_remember_it(capsys, tmp_pat
 
 
 def test_a_finished_run_says_that_nothing_was_trained(capsys, made, tmp_path):
-    shutil.copytree(made / "pictures", tmp_path / "run")
+    shutil.copytree(made / "patterns", tmp_path / "run")
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("already finished: 1 steps") and "trained 1" not in first
