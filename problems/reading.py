@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,12 @@ from unn.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def locate(path: str) -> Path:
+    """Path of the file or folder, or of that name in ``$UNN_DATA`` if it does not exist; may be missing."""
+    data = os.environ.get("UNN_DATA")
+    return Path(path) if Path(path).exists() or not data else Path(data) / path
 
 
 def read_bytes(path: str | Path, content: str) -> bytes:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unn.errors import DataError
 
-from ..reading import read_arrays
+from ..reading import locate, read_arrays
 from .grid import Grid, Instance
 
 _HELD_OUT = 1000
@@ -120,9 +118,7 @@ def grid_of_file(path: str) -> Grid:
 
 
 def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
-    data = os.environ.get("UNN_DATA")
-    file = Path(path) if Path(path).exists() or not data else Path(data) / path
-    arrays = read_arrays(file, "grids")
+    arrays = read_arrays(locate(path), "grids")
     lacking = [name for name in ("edges", "endpoints") if name not in arrays]
     if "edge_kept" not in arrays and "edge_kept_packed" not in arrays:
         lacking.append("edge_kept")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -101,16 +100,7 @@ class Grid:
         Args:
             instance: open edges and two nodes that a path joins.
         """
-        distances = self.distances(instance.open_edges, instance.end)
-        path = [instance.start]
-        while path[-1] != instance.end:
-            steps = [
-                arc.target for arc in self.arcs if arc.node == path[-1] and instance.open_edges[arc.edge]
-            ]
-            path.append(
-                min(steps, key=lambda node: (math.inf if (d := distances[node]) is None else d, node))
-            )
-        return path
+        return self._shortest_path(instance, min)
 
     def random_path(self, instance: Instance, random: Random) -> list[int]:
         """Nodes of a shortest path from the start, each step drawn among those that bring the end nearer.
@@ -119,22 +109,22 @@ class Grid:
             instance: open edges and two nodes that a path joins.
             random: random number generator.
         """
+        return self._shortest_path(instance, random.choice)
+
+    def _shortest_path(self, instance: Instance, choose: Callable[[list[int]], int]) -> list[int]:
         distances = self.distances(instance.open_edges, instance.end)
         path = [instance.start]
         while path[-1] != instance.end:
             here = distances[path[-1]]
-            assert here is not None
-            path.append(
-                random.choice(
-                    [
-                        arc.target
-                        for arc in self.arcs
-                        if arc.node == path[-1]
-                        and instance.open_edges[arc.edge]
-                        and distances[arc.target] == here - 1
-                    ]
-                )
-            )
+            assert here is not None, "a path joins the two nodes"
+            nearer = [
+                arc.target
+                for arc in self.arcs
+                if arc.node == path[-1]
+                and instance.open_edges[arc.edge]
+                and distances[arc.target] == here - 1
+            ]
+            path.append(choose(nearer))
         return path
 
     def is_path(self, instance: Instance, used: Sequence[int]) -> bool:

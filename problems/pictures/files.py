@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from unn.errors import DataError
 
-from ..reading import read_arrays
+from ..reading import locate, read_arrays
 
 _HELD_OUT = 1000
 """Pictures at the end of a file that are the test pictures; at most a fifth."""
@@ -62,9 +60,3 @@ def load_pictures(path: str, rows: int, columns: int) -> PictureSplit:
     pictures = torch.from_numpy(grid.astype("int64"))
     held_out = min(_HELD_OUT, len(pictures) // 5)
     return PictureSplit(pictures[:-held_out], pictures[-held_out:])
-
-
-def locate(path: str) -> Path:
-    """The file itself, or of that name in ``$UNN_DATA``."""
-    data = os.environ.get("UNN_DATA")
-    return Path(path) if Path(path).exists() or not data else Path(data) / path

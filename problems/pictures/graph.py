@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor
 import unn
 from factors import Table
 
-from ..nonogram.graph import draw_pictures
+from ..nonogram.graph import draw_pictures, hints_of
 
 Runs = tuple[int, ...]
 """Lengths of the runs of black cells of a line."""
@@ -37,7 +36,7 @@ def declare(rows: int, columns: int) -> unn.FactorGraph:
             for k, place in enumerate(places)
         ]
         numbers = number_of_runs(length).tolist()
-        allowed = [(number, *bits) for number, bits in zip(numbers, _lines(length), strict=True)]
+        allowed = [(number, *bits) for number, bits in zip(numbers, _lines(length).tolist(), strict=True)]
         g.factor(Table(runs["i r"], *cells, allowed=allowed, name=f"runs of {line}s"))
     return g
 
@@ -78,14 +77,14 @@ def numbers_of(pictures: Tensor) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=32)
 def runs_of_lines(length: int) -> tuple[Runs, ...]:
     """The runs that a line of some cells can have, sorted; their places are their numbers."""
-    return tuple(sorted({_runs(line) for line in _lines(length)}))
+    return tuple(sorted(set(hints_of(_lines(length)))))
 
 
 @lru_cache(maxsize=32)
 def number_of_runs(length: int) -> Tensor:
     """Number of the runs of each line, by its cells as a binary number, shape ``(2 ** length,)``."""
     numbers = {runs: k for k, runs in enumerate(runs_of_lines(length))}
-    return torch.tensor([numbers[_runs(line)] for line in _lines(length)])
+    return torch.tensor([numbers[runs] for runs in hints_of(_lines(length))])
 
 
 def draw_determined(count: int, rows: int, columns: int, generator: torch.Generator) -> Tensor:
@@ -137,7 +136,7 @@ def _consistent(possible: Tensor, numbers: Tensor) -> Tensor:
         numbers: numbers of the runs of each line, shape ``(batch, lines)``.
     """
     length = possible.shape[2]
-    lines = F.one_hot(torch.tensor(list(_lines(length))), 2).bool()
+    lines = F.one_hot(_lines(length), 2).bool()
     fits = numbers[..., None] == number_of_runs(length)
     for k in range(length):
         fits = fits & (possible[:, :, k, None] & lines[:, k]).any(-1)
@@ -151,10 +150,6 @@ def _codes(lines: Tensor) -> Tensor:
     return codes
 
 
-def _lines(length: int) -> list[tuple[int, ...]]:
-    """All lines of some cells, in the order of their binary numbers."""
-    return list(product((0, 1), repeat=length))
-
-
-def _runs(line: tuple[int, ...]) -> Runs:
-    return tuple(len(run) for run in "".join("#" if cell else " " for cell in line).split())
+def _lines(length: int) -> Tensor:
+    """All lines of some cells, in the order of their binary numbers, shape ``(2 ** length, length)``."""
+    return torch.cartesian_prod(*[torch.tensor([0, 1])] * length).view(-1, length)

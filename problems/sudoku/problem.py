@@ -24,7 +24,7 @@ from unn.extending import (
 )
 
 from ..instances import cells_named
-from ..reading import read_text
+from ..reading import locate, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -197,7 +197,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
         from unn import Partial
 
         from .grids import one_hot
-        from .puzzles import load_puzzles, locate
+        from .puzzles import load_puzzles
 
         X = self.generate(config, count, generator, {})["X"]
         n = X.shape[1]

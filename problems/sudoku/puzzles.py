@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from unn.errors import DataError
 
-from ..reading import read_text
+from ..reading import locate, read_text
 from .files import read_puzzles
 from .grids import completions, violated_pairs
 
@@ -77,12 +76,6 @@ def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
     if not files:
         raise DataError(f"{path}: there is no file of puzzles in this folder (.txt, .csv, or .gz of these).")
     return {file.name.split(".")[0]: _split(file, rows, columns) for file in files}
-
-
-def locate(path: str) -> Path:
-    """Path of the file or folder, or of that name in ``$UNN_DATA`` if it does not exist; may be missing."""
-    data = os.environ.get("UNN_DATA")
-    return Path(path) if Path(path).exists() or not data else Path(data) / path
 
 
 def merge_puzzles(parts: Sequence[Puzzles]) -> Puzzles:
