@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def declare(features: int, heads: int, bounded: bool) -> unn.FactorGraph:
     The energy is that of attention over X + P, and -<token, X embedding'>. With the tokens given in part, a
     round of X, Q, K, V, S, H, S, V, K, Q, X, token is that of the paper: embeddings of missing tokens begin
     at 0, and the logits of the last update are those of its loss. Rounds after the first also update the
-    embeddings of given tokens, which the paper holds.
+    embeddings of given tokens, unless these are observed (``embedded``) as in the paper.
 
     Args:
         features: width of an embedding, and of all heads together.
@@ -36,6 +37,27 @@ def declare(features: int, heads: int, bounded: bool) -> unn.FactorGraph:
     attention = bounded_attention if bounded else undirected_attention
     attention(g, [X, P], heads=heads)
     return g
+
+
+def embedded(graph: unn.Declaration, given: Mapping[str, Tensor | unn.Partial]) -> dict[str, unn.Partial]:
+    """Embeddings of the observed tokens, as evidence: the values that these tokens alone give them.
+
+    Args:
+        graph: the declared graph.
+        given: evidence by variable, shape ``(batch, *axes)``.
+
+    Returns:
+        X where tokens are observed, unless it is itself given.
+    """
+    token = given.get("token")
+    if token is None or "X" in given:
+        return {}
+    if not isinstance(token, unn.Partial):
+        token = unn.Partial(token, torch.ones_like(token, dtype=torch.bool))
+    embedding = graph.get_parameter("embedding")
+    # what a missing token holds is not read
+    values = torch.where(token.mask, token.value, 0).to(embedding) @ embedding
+    return {"X": unn.Partial(values, token.mask.expand_as(token.value)[..., :1].expand_as(values))}
 
 
 def positions(count: int, features: int) -> Tensor:

@@ -32,13 +32,13 @@ def complete(
         iterations: number of rounds.
     """
     model.eval()
-    network = model.unrolled(("P",), ("token",), ())
     results = []
     for start in range(0, len(tokens), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         values = values_of(tokens[part], features)
         known = masks_of(missing[part])["token"][..., None].expand_as(values["token"])
-        (scores,) = network(values["P"], unn.Partial(values["token"], known), iterations=iterations)
+        network, inputs = model.query({"P": values["P"]}, {"token": unn.Partial(values["token"], known)})
+        (scores,) = network(*inputs, iterations=iterations)
         results.append(scores.argmax(-1))
     return torch.cat(results)
 

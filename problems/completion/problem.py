@@ -25,7 +25,7 @@ from unn.extending import (
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     import unn
     from unn.networks.tokens import Given
@@ -44,6 +44,8 @@ class CompletionConfig:
         attention_heads: Number of heads.
         attention: "undirected" as in the paper, which is accurate with the number of iterations of training
             alone, or "bounded", whose energy has a minimum.
+        embeddings: Whether the embeddings of given tokens are "held", as in the paper, or "updated" by the
+            rounds after the first.
         split: What the test set holds out: "sequences" with any of their tokens missing, or "instances" as
             in the paper, of which most sequences also occur in training.
     """
@@ -51,6 +53,7 @@ class CompletionConfig:
     features: int = 64
     attention_heads: int = 1
     attention: Literal["undirected", "bounded"] = "undirected"
+    embeddings: Literal["held", "updated"] = "held"
     split: Literal["sequences", "instances"] = "sequences"
 
 
@@ -100,6 +103,21 @@ class CompletionProblem(DeclaredProblem):
         from .graph import declare
 
         return declare(config.features, config.attention_heads, config.attention == "bounded")
+
+    def network(self, config: CompletionConfig, facts: Mapping[str, Any]) -> nn.Module:
+        """The model of the engine; that of coordinate descent observes the embeddings of given tokens."""
+        from unn import DescentModel
+
+        from .graph import embedded
+
+        network = super().network(config, facts)
+        if isinstance(network, DescentModel) and config.embeddings == "held":
+            network.derived = embedded
+        return network
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Runs from before embeddings could be held updated them."""
+        return {"embeddings": "updated", **super().earlier_config(content)}
 
     def observable(self, config: CompletionConfig) -> tuple[str, ...]:
         """Tokens and embeddings of positions."""

@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -36,8 +36,12 @@ from .unrolled import Unrolled
 Pattern = dict[str, int]
 """Whether a variable is observed, by name: not at all, in part, or completely."""
 
-Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], bool]
-"""What is given, given in part, wanted and known by a network, and whether it is one for training."""
+Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], bool]
+"""What is given, given in part, wanted, known and derived by a network, and whether it is for training."""
+
+Derived = Callable[[Declaration, Given], Given]
+"""Further evidence that follows from what is given, such as embeddings of observed tokens, differentiable in
+the parameters of the graph."""
 
 _NONE, _SOME, _ALL = range(3)
 
@@ -54,6 +58,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
     Args:
         graph: declaration; constraints contribute energies with learned weights.
         options: rounds, order, initial values, dropout, and the limit of the couplings.
+        derived: evidence of latent variables that follows from what is given, by a function of the graph and
+            the evidence; None for none. It has no loss.
 
     Raises:
         ArgumentError: for a limit of couplings out of range.
@@ -63,10 +69,11 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         graph: the declaration with the energies of its constraints.
     """
 
-    def __init__(self, graph: Declaration, options: DescentOptions) -> None:
+    def __init__(self, graph: Declaration, options: DescentOptions, derived: Derived | None = None) -> None:
         super().__init__()
         self.graph = with_energies(graph, options.penalty)
         self.options = options
+        self.derived = derived
         self._networks: dict[Key, Unrolled] = {}
         self._contracted: list[Tensor] | None = None
         if options.contraction:
@@ -198,14 +205,14 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             want.remove(name)
             partial.append(name)
             masks[name] = torch.zeros_like(values[name], dtype=torch.bool)
-        inputs: list[Tensor | Partial] = [values[name] for name in fixed]
-        inputs += [Partial(values[name], masks[name]) for name in partial]
+        whole = {name: values[name] for name in fixed}
         repeats = None
         if not partial and self._deterministic():
-            repeats = repeated_rows([values[name] for name in fixed])
+            repeats = repeated_rows(list(whole.values()))
         if repeats is not None:
-            inputs = [values[name][repeats[0]] for name in fixed]
-        network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known)
+            whole = {name: x[repeats[0]] for name, x in whole.items()}
+        parts = {name: Partial(values[name], masks[name]) for name in partial}
+        network, inputs = self.query(whole, parts, want, known)
         wanted = network.want
         rounds = self._training_rounds() if self.training else self.options.iterations
         closed_form = self._closed_form(fixed, wanted)
@@ -233,12 +240,32 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             for name, by_round in zip(wanted, zip(*results, strict=True), strict=True)
         ]
 
+    def query(
+        self,
+        fixed: Mapping[str, Tensor],
+        partial: Mapping[str, Partial],
+        want: Sequence[str] = (),
+        known: Sequence[str] | None = None,
+    ) -> tuple[Unrolled, list[Tensor | Partial]]:
+        """Unrolled rounds for a query, and their inputs, with the evidence that follows from what is given.
+
+        Args:
+            fixed: variables given completely, shape ``(batch, *axes)``.
+            partial: those given in part, which are also wanted.
+            want, known: as of ``unrolled``.
+        """
+        given: dict[str, Tensor | Partial] = {**fixed, **partial}
+        further = dict(self.derived(self.graph, given)) if self.derived else {}
+        network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known, tuple(further))
+        return network, [*given.values(), *further.values()]
+
     def unrolled(
         self,
         fixed: Sequence[str],
         partial: Sequence[str],
         want: Sequence[str],
         known: Sequence[str] | None = None,
+        further: Sequence[str] = (),
     ) -> Unrolled:
         """Unrolled rounds for one choice of what is given; all choices share the weights of the graph.
 
@@ -248,10 +275,19 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             want: names of the other wanted variables.
             known: names of the variables by whose distance the others are updated; by default all that are
                 given. Evidence without an observed entry, which gives sizes alone, is left out.
+            further: names of variables with evidence that follows from the rest, its last arguments, which
+                are updated as those without evidence where they are not observed.
         """
-        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)), self.training)
+        key = (
+            tuple(fixed),
+            tuple(partial),
+            tuple(want),
+            tuple(known or (*fixed, *partial)),
+            tuple(further),
+            self.training,
+        )
         if key not in self._networks:
-            given = [*fixed, *partial]
+            given = [*fixed, *partial, *further]
             latent = [name for name in self.graph.variables if name not in (*given, *want)]
             network = Unrolled(
                 self.graph,
@@ -392,6 +428,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         known = [name for name, x in evidence.items() if not isinstance(x, Partial) or bool(x.mask.any())]
         fixed = [name for name, x in evidence.items() if not isinstance(x, Partial)]
         free = [name for name in self.graph.variables if name not in fixed]
+        if self.derived:
+            evidence |= self.derived(self.graph, evidence)
         if not evidence:
             # evidence without an observed entry gives the batch size
             table = self.graph.size_table

@@ -240,7 +240,9 @@ class Diffusion(ConditionalModel):
         added = None
         if self.linear is not None:
             added = self.denoiser.embed(self.linear.innovations, base.innovation, frame)
-        tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added)
+        # the next estimate depends on the tokens of all nodes where these are fed back
+        wanted = None if self.denoiser.self_conditioning == "tokens" else condition.unknown_nodes
+        tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added, wanted)
         return self.denoiser.estimate(tokens, frame), tokens
 
     def _base(self, x: Tensor, sigma: Tensor, condition: Condition) -> LinearEstimate:

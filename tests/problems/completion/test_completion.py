@@ -11,7 +11,7 @@ from support.helpers import says
 
 import unn
 from problems.completion.data import LENGTHS, masks_of, most_missing, sequences, values_of
-from problems.completion.graph import SYMBOLS, declare, positions
+from problems.completion.graph import SYMBOLS, declare, embedded, positions
 from problems.completion.measures import complete
 from problems.completion.problem import CompletionProblem
 from unn.errors import ObservationError
@@ -82,34 +82,87 @@ def test_positions_are_sines_and_cosines(features):
     torch.testing.assert_close(P[3, 1], torch.tensor(3.0).cos())
 
 
-def test_a_round_of_the_engine_is_the_pass_of_the_paper():
-    """Embeddings, zero where tokens are missing; Q K V S H S V K Q and the missing rows of X; logits."""
+@pytest.mark.parametrize(("held", "rounds"), [(False, 1), (True, 1), (True, 3)])
+def test_rounds_of_the_engine_are_the_passes_of_the_paper(held, rounds):
+    """Embeddings, zero where tokens are missing; Q K V S H S V K Q and the missing rows of X; logits.
+
+    Rounds after the first begin with X, to whose missing rows the estimated tokens contribute.
+    """
     torch.manual_seed(0)
     d, n = 8, 9
     g = declare(d, 1, bounded=False).double()
-    model = unn.DescentModel(g, DescentOptions(iterations=1)).eval()
+    with torch.no_grad():
+        for p in g.parameters():
+            p.mul_(0.5)
+    model = unn.DescentModel(g, DescentOptions(iterations=rounds), embedded if held else None).eval()
     tokens = torch.arange(n)[None] + torch.tensor([[3], [20]])
     missing = torch.zeros(2, n, dtype=torch.bool)
     missing[0, 4] = missing[1, 0] = True
     values = {name: x.to(D) for name, x in values_of(tokens, d).items()}
     known = (~missing)[..., None]
-    network = model.unrolled(("P",), ("token",), ())
     seen = unn.Partial(values["token"], known.expand_as(values["token"]))
-    (scores,) = network.preactivations(values["P"], seen)
+    network, inputs = model.query({"P": values["P"]}, {"token": seen})
+    (scores,) = network.preactivations(*inputs)
 
-    Z = torch.where(known, g.embedding[tokens], 0) + values["P"]
-    Q = Z @ g.W_Q.T
-    K = Z @ g.W_K.T
-    V = Z @ g.W_V.T
-    first = torch.softmax(Q @ K.mT / d**0.5, -1)
-    H = first @ V
-    S = torch.softmax((Q @ K.mT + H @ V.mT) / d**0.5, -1)
-    V = Z @ g.W_V.T + S.mT @ H
-    K = Z @ g.W_K.T + S.mT @ Q
-    Q = Z @ g.W_Q.T + S @ K
-    completed = Q @ g.W_Q + K @ g.W_K + V @ g.W_V
-    logits = completed @ g.embedding.T
-    torch.testing.assert_close(scores[missing], logits[missing], rtol=1e-10, atol=1e-10)
+    X, P = torch.where(known, g.embedding[tokens], 0), values["P"]
+    S = H = Q = K = V = logits = torch.zeros(1, dtype=D)
+    for index in range(rounds):
+        if index:
+            message = Q @ g.W_Q + K @ g.W_K + V @ g.W_V + torch.softmax(logits, -1) @ g.embedding
+            X = torch.where(known, X, message)
+        Z = X + P
+        Q = Z @ g.W_Q.T + (S @ K if index else 0)
+        K = Z @ g.W_K.T + (S.mT @ Q if index else 0)
+        V = Z @ g.W_V.T + (S.mT @ H if index else 0)
+        S = torch.softmax((Q @ K.mT + (H @ V.mT if index else 0)) / d**0.5, -1)
+        H = S @ V
+        S = torch.softmax((Q @ K.mT + H @ V.mT) / d**0.5, -1)
+        V = Z @ g.W_V.T + S.mT @ H
+        K = Z @ g.W_K.T + S.mT @ Q
+        Q = Z @ g.W_Q.T + S @ K
+        message = Q @ g.W_Q + K @ g.W_K + V @ g.W_V
+        if index:
+            message = message + torch.softmax(logits, -1) @ g.embedding
+        X = torch.where(known, X, message)
+        logits = X @ g.embedding.T
+    torch.testing.assert_close(scores[missing], logits[missing], rtol=1e-9, atol=1e-9)
+    given = {"P": values["P"], "token": seen}
+    answer = model.infer_values(given, 2, {})["token"]
+    torch.testing.assert_close(answer[missing], torch.softmax(logits, -1)[missing], rtol=1e-9, atol=1e-9)
+
+
+def test_embeddings_that_are_observed_are_trained_through_and_have_no_loss():
+    torch.manual_seed(0)
+    model = unn.DescentModel(declare(8, 1, bounded=False), DescentOptions(iterations=2), embedded)
+    tokens, missing = sequences(8, "sequences").draw(5, False, torch.Generator().manual_seed(0))
+    loss = model.loss(values_of(tokens, 8), masks_of(missing))
+    network, inputs = model.query(
+        {"P": values_of(tokens, 8)["P"]},
+        {"token": unn.Partial(values_of(tokens, 8)["token"], ~missing[..., None].expand(-1, -1, SYMBOLS))},
+    )
+    (scores,) = network.preactivations(*inputs)
+    expected = torch.nn.functional.cross_entropy(scores[missing], tokens[missing])
+    torch.testing.assert_close(loss, expected)
+    (gradient,) = torch.autograd.grad(loss, [model.graph.embedding])
+    # numbers that only occur as evidence have gradients through it
+    assert (gradient.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("complete_tokens", [False, True])
+def test_embeddings_of_observed_tokens_do_not_move_and_given_ones_are_taken(complete_tokens):
+    torch.manual_seed(0)
+    model = unn.DescentModel(declare(8, 1, bounded=False), DescentOptions(iterations=3), embedded)
+    tokens, missing = sequences(8, "sequences").draw(2, False, torch.Generator().manual_seed(0))
+    values = values_of(tokens, 8)
+    known = torch.ones_like(missing) if complete_tokens else ~missing
+    token = unn.Partial(
+        values["token"].masked_fill(~known[..., None], torch.nan), known[..., None].expand(-1, -1, SYMBOLS)
+    )
+    given = {"P": values["P"], "token": values["token"] if complete_tokens else token}
+    x = model.infer_values(given, 2, {})["X"]
+    torch.testing.assert_close(x[known], model.graph.embedding[tokens][known])
+    other = torch.randn(2, 8, 8)
+    assert torch.equal(model.infer_values({**given, "X": other}, 2, {})["X"], other)
 
 
 def test_the_energy_of_bounded_attention_has_a_minimum_and_that_of_the_paper_has_none():
