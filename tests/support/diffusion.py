@@ -51,7 +51,7 @@ def with_network(model, network):
     """The model with another function for its network, which is called with rows, level, observed, frame,
     memory."""
 
-    def tokens(rows, level, observed, frame, memory=None, added=None, wanted=None):
+    def tokens(rows, level, observed, frame, memory=None, added=None):
         return network(rows, level, observed, frame, memory)
 
     model.denoiser.tokens, model.denoiser.estimate = tokens, lambda estimate, frame: estimate
@@ -62,8 +62,8 @@ def watched(model, look):
     """The model with its own network, and ``look`` called with each call's memory, tokens and estimate."""
     network, estimate = model.denoiser.tokens, model.denoiser.estimate
 
-    def tokens(rows, level, observed, frame, memory=None, added=None, wanted=None):
-        output = network(rows, level, observed, frame, memory, added, wanted)
+    def tokens(rows, level, observed, frame, memory=None, added=None):
+        output = network(rows, level, observed, frame, memory, added)
         look(rows, memory, output, estimate(output, frame))
         return output
 

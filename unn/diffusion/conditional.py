@@ -143,7 +143,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         seed: int | Sequence[int] | None = None,
         verify: bool = False,
         tries: int = 1,
-        at_once: int = 1024,
+        at_once: int | None = None,
         trace: Trace | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> Samples:
@@ -167,7 +167,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 of the batch; None draws from torch's global generator.
             verify: check the constraints of the graph.
             tries: maximum number of attempts per sample; more than 1 needs ``verify``.
-            at_once: batch size.
+            at_once: batch size; None for 256 on a CPU, whose caches hold such a batch, and 1024 elsewhere.
             trace: for ``Diffusion``, a callback after each step with its number and the current values by
                 variable, shape ``(batch, *axes)``; values of categories are continuous.
             sizes: sizes of the axes without a static size; those of the evidence by default.
@@ -179,6 +179,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             ObservationError: for values that do not fit the graph, or the wrong number of seeds.
             InferenceError: for samples that are NaN or infinite.
         """
+        if at_once is None:
+            at_once = 256 if self.offsets.device.type == "cpu" else 1024
         options = SamplingOptions(steps, sampler, spacing, None, tries, at_once)  # type: ignore[arg-type]
         return self._sample(given or {}, count, options, seed, sizes or {}, verify, trace)
 

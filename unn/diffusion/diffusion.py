@@ -240,9 +240,7 @@ class Diffusion(ConditionalModel):
         added = None
         if self.linear is not None:
             added = self.denoiser.embed(self.linear.innovations, base.innovation, frame)
-        # the next estimate depends on the tokens of all nodes where these are fed back
-        wanted = None if self.denoiser.self_conditioning == "tokens" else condition.unknown_nodes
-        tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added, wanted)
+        tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added)
         return self.denoiser.estimate(tokens, frame), tokens
 
     def _base(self, x: Tensor, sigma: Tensor, condition: Condition) -> LinearEstimate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor
 
@@ -26,17 +25,6 @@ class Condition:
     rows: Tensor
     nodes: Tensor
     numbers: Tensor
-
-    @cached_property
-    def unknown_nodes(self) -> Tensor | None:
-        """Indices of the nodes that are to be estimated, shape ``(unknown,)``.
-
-        None where they are all or none, or where rows differ.
-        """
-        first = self.nodes[:1]
-        if bool(first.any()) and not bool(first.all()) and bool((self.nodes == first).all()):
-            return (~first[0]).nonzero().squeeze(1)
-        return None
 
     def select(self, chosen: Tensor) -> Condition:
         """The condition of a subset of the samples, selected by indices or a boolean mask."""

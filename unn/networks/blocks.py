@@ -58,17 +58,15 @@ class TransformerBlock(nn.Module):
         conditioning: Tensor | None = None,
         mask: AttentionMask | None = None,
         kernel: str = "auto",
-        nodes: Tensor | None = None,
     ) -> Tensor:
-        """Apply the block; returns tokens, shape ``(batch, nodes or chosen, width)``.
+        """Apply the block; returns tokens, shape ``(batch, nodes, width)``.
 
         Args:
-            tokens: input tokens, shape ``(batch, nodes, width)``.
+            tokens: input tokens, same shape.
             conditioning: embedding of what each token is conditioned on, such as time and position;
                 broadcastable to the shape of the tokens. None for no conditioning.
             mask: attention mask; None for dense attention.
             kernel: attention kernel, see ``unn.ops.attention.attention``.
-            nodes: indices of the nodes whose tokens are returned, shape ``(chosen,)``; None for all.
 
         Raises:
             ArgumentError: for a conditioning tensor if the block was made with ``conditioned=False``.
@@ -90,12 +88,10 @@ class TransformerBlock(nn.Module):
             .permute(2, 0, 3, 1, 4)
         )
         value = self.value(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2)
-        if mask is None:
-            query = query if nodes is None else query.index_select(2, nodes)
-            mixed = scaled_dot_product_attention(query, key, value)
-        else:
-            mixed = attention(query, key, value, mask, kernel, nodes)
-        if nodes is not None:
-            tokens = tokens.index_select(1, nodes)
+        mixed = (
+            scaled_dot_product_attention(query, key, value)
+            if mask is None
+            else attention(query, key, value, mask, kernel)
+        )
         result: Tensor = tokens + self.out(mixed.transpose(1, 2).flatten(2))
         return result

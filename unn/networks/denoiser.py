@@ -165,7 +165,6 @@ class Denoiser(nn.Module):
         frame: Frame,
         memory: Tensor | None = None,
         added: Tensor | None = None,
-        wanted: Tensor | None = None,
     ) -> Tensor:
         """Final token of each node, shape ``(batch, nodes, width)``.
 
@@ -179,8 +178,6 @@ class Denoiser(nn.Module):
                 width)``, or its estimate, shape ``(batch, numbers)``; None is equivalent to zeros.
             added: vectors that are added to the tokens before the first block, shape ``(batch, nodes,
                 width)``; None for none.
-            wanted: indices of the nodes whose final tokens are needed, shape ``(wanted,)``, for which the
-                last block need not compute the others, which are then zero; None for all.
         """
         tokens = self.embed(self.read, rows, frame)
         if added is not None:
@@ -191,15 +188,11 @@ class Denoiser(nn.Module):
         tokens = tokens + embeddings + observed[..., None] * self.observed
         conditioning = silu(self.time(sinusoids(level * 250, self.width)))[:, None] + embeddings
         mask = frame.masks(self.structure)
-        if self.body is not None:
-            return silu(self.norm(self.body(tokens, conditioning.expand(len(tokens), -1, -1))))
-        *first, last = self.blocks
-        for block in first:
+        for block in self.blocks:
             tokens = block(tokens, conditioning, mask, self.kernel)
-        tokens = silu(self.norm(last(tokens, conditioning, mask, self.kernel, wanted)))
-        if wanted is None:
-            return tokens
-        return tokens.new_zeros(len(tokens), frame.nodes, self.width).index_copy(1, wanted, tokens)
+        if self.body is not None:
+            tokens = self.body(tokens, conditioning.expand(len(tokens), -1, -1))
+        return silu(self.norm(tokens))
 
     def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
         """Estimate of the clean sample from the final tokens, shape ``(batch, numbers)``.

@@ -16,7 +16,6 @@ from torch._dynamo.utils import counters
 import unn
 from factors import Depends
 from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogUniform
-from unn.diffusion.samples import Condition
 from unn.networks import Denoiser
 from unn.networks.denoiser import SELF_CONDITIONINGS
 
@@ -55,35 +54,6 @@ def test_the_network_receives_values_of_unit_scale_and_a_level_of_the_order_of_o
     torch.testing.assert_close(
         model.denoise(x, sigma[1], condition), model.denoise(x, sigma[1].expand(3), condition)
     )
-
-
-@EVERY_SELF_CONDITIONING
-def test_estimates_with_the_same_evidence_in_all_rows_are_those_of_rows_with_different_evidence(
-    self_conditioning,
-):
-    # what rows have in common need not be computed; with different evidence everything is
-    model = made(self_conditioning=self_conditioning)
-    values = values_of(2)
-    same = model.condition({"A": values["A"]}, 2)
-    x = torch.randn(2, same.frame.numbers, dtype=torch.float64)
-    sigma = torch.tensor([0.3, 2.0], dtype=torch.float64)
-    other = model.condition({}, 1)
-    assert same.unknown_nodes is not None and other.unknown_nodes is None
-    mixed = Condition(
-        same.frame, *(torch.cat([getattr(c, n) for c in (same, other)]) for n in ("rows", "nodes", "numbers"))
-    )
-    assert mixed.unknown_nodes is None
-    memory = None
-    for _ in range(2):
-        alone, state = model.denoise_step(x, sigma, same, memory)
-        among, _ = model.denoise_step(
-            torch.cat([x, x[:1]]),
-            torch.cat([sigma, sigma[:1]]),
-            mixed,
-            None if memory is None else torch.cat([memory, memory[:1]]),
-        )
-        torch.testing.assert_close(alone, among[:2], atol=1e-9, rtol=1e-9)
-        memory = state
 
 
 @given(seed=st.integers(0, 10_000), log_sigma=st.floats(-5, 5))

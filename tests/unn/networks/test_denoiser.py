@@ -312,18 +312,6 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=kernel)
 
 
-@EVERY_GRAPH
-@pytest.mark.parametrize("structure", ["graph", "dense"])
-@pytest.mark.parametrize("global_token", [False, True])
-def test_tokens_that_are_wanted_alone_are_those_that_all_have(name, structure, global_token):
-    net, frame, arguments = named(name, structure=structure, global_token=global_token, depth=3)
-    wanted = torch.arange(0, frame.nodes, 3)
-    tokens = net.tokens(*arguments, frame)
-    alone = net.tokens(*arguments, frame, wanted=wanted)
-    torch.testing.assert_close(alone[:, wanted], tokens[:, wanted], atol=1e-9, rtol=1e-9)
-    assert alone.shape == tokens.shape and alone.count_nonzero() == alone[:, wanted].count_nonzero()
-
-
 @pytest.mark.parametrize("embedding", EMBEDDINGS)
 @pytest.mark.parametrize("structure", ["graph", "dense"])
 @pytest.mark.parametrize("self_conditioning", SELF_CONDITIONINGS)

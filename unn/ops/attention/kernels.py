@@ -22,14 +22,7 @@ from .terms import Grouped, NodeList, Term
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: AttentionMask,
-    kernel: str = "auto",
-    nodes: Tensor | None = None,
-) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, kernel: str = "auto") -> Tensor:
     """softmax(Q K^T / sqrt(width)) V over the neighbours of each node; zero for nodes without neighbours.
 
     All kernels agree up to rounding. Second derivatives need the kernel "packed".
@@ -45,11 +38,9 @@ def attention(
             Appendix C), "sparse"
             (products of sparse matrices), or "blocks" (PyTorch's flex_attention over blocks of 128
             nodes, in an order that places neighbours close; on a GPU).
-        nodes: indices of the nodes whose result is returned, shape ``(chosen,)``; None for all. The kernel
-            "dense" computes no other.
 
     Returns:
-        Shape ``(batch, heads, nodes or chosen, width of values)``.
+        Shape ``(batch, heads, nodes, width of values)``.
 
     Raises:
         ObservationError: for shapes that do not fit, or an unknown kernel.
@@ -61,17 +52,12 @@ def attention(
         )
     if not value.numel():
         # keep the result in the autograd graph
-        empty = value + 0 * (query.sum() + key.sum())
-        return empty if nodes is None else empty.index_select(2, nodes)
+        return value + 0 * (query.sum() + key.sum())
     if kernel == "auto":
         kernel = _measure_kernel(query, key, value, mask)
     elif kernel == "estimated":
         kernel = choose_kernel(mask, query.shape[0] * query.shape[1], query.shape[3], query.device)
-    if nodes is None:
-        return _KERNELS[kernel](query, key, value, mask)
-    if kernel == "dense":
-        return _dense_at(query.index_select(2, nodes), key, value, mask, nodes)
-    return _KERNELS[kernel](query, key, value, mask).index_select(2, nodes)
+    return _KERNELS[kernel](query, key, value, mask)
 
 
 def kernel_names() -> list[str]:
@@ -183,14 +169,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> No
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    return _dense_at(query, key, value, mask, None)
-
-
-def _dense_at(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, nodes: Tensor | None) -> Tensor:
-    """Dense attention of some nodes, whose queries are given, or of all."""
     allowed = mask.dense(query.device)
-    if nodes is not None:
-        allowed = allowed.index_select(0, nodes)
     empty = ~allowed.any(1, keepdim=True) if mask.has_empty_rows else None
     if empty is not None:
         allowed = allowed | empty

@@ -70,26 +70,6 @@ def test_kernels_agree_on_the_graphs_of_the_paper(name, fewest):
         check_every_kernel(mask, seed=0, batch=2, heads=2, width=4)
 
 
-@given(
-    n=st.integers(1, 20),
-    density=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    seed=st.integers(0, 1000),
-    kernel=st.sampled_from(KERNELS),
-)
-@settings(max_examples=60, deadline=None)
-def test_some_nodes_alone_have_the_values_and_gradients_that_they_have_among_all(n, density, seed, kernel):
-    generator = torch.Generator().manual_seed(seed)
-    mask = AttentionMask.of(torch.rand(n, n, generator=generator) < density)
-    nodes = torch.randperm(n, generator=generator)[: 1 + seed % n]
-    tensors = inputs(n, seed=seed)
-    slope = slope_of(tensors)[:, :, nodes]
-    with worthwhile(1):
-        alone = with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel, nodes), tensors, slope)
-        among = with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel)[:, :, nodes], tensors, slope)
-    for a, b in zip(alone, among, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
-
-
 @EVERY
 def test_nodes_take_the_mean_of_their_neighbours_if_all_scores_are_equal(kernel):
     mask = regular(sorting(4), i=4)
