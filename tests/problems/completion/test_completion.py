@@ -15,7 +15,7 @@ from problems.completion.graph import SYMBOLS, declare, embedded, positions
 from problems.completion.measures import complete
 from problems.completion.problem import CompletionProblem
 from unn.errors import ObservationError
-from unn.extending import DescentOptions
+from unn.extending import DescentOptions, open_trained
 
 D = torch.float64
 
@@ -198,6 +198,17 @@ def test_a_short_training_is_far_better_than_chance(attention, tmp_path, capsys)
     assert (run / "plots" / "attention.png").stat().st_size > 1000
     text = printed(capsys, "infer", run, "--given", "token=30 31 32 _ 34 35 36 37 38", "--want", "token")
     assert "token: 30 31 32" in text and "34 35 36 37 38" in text
+
+
+def test_runs_from_before_embeddings_could_be_held_update_them(tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--features", 4, "--steps", 1, "--evaluate-every", 1, "--batch", 2]
+    printed(capsys, "train", "completion", *options, "--folder", run, "--quiet")
+    assert open_trained(run)[1].network.derived is embedded
+    content = json.loads((run / "config.json").read_text())
+    assert content["config"].pop("embeddings") == "held"
+    (run / "config.json").write_text(json.dumps(content))
+    assert open_trained(run)[1].network.derived is None
 
 
 def test_bad_sequences_on_the_command_line_are_refused_with_the_item(tmp_path, capsys):
