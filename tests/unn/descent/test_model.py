@@ -303,3 +303,29 @@ def test_evidence_that_is_differentiated_has_the_gradient_of_each_example():
     values["C"] = values["C"].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model.loss(values, observed), [values["C"]])
     assert (gradient.abs().sum(1) > 0).all()
+
+
+def test_evidence_that_follows_from_what_is_given_is_held_trained_through_and_has_no_loss():
+    def hidden_from_pixels(graph, given):
+        if "X" not in given:
+            return {}
+        h = (given["X"] @ graph.W.T).tanh() / 2
+        return {"H": unn.Partial(h, torch.ones_like(h, dtype=torch.bool))}
+
+    model = layered().train()
+    model.derived = hidden_from_pixels
+    rows = torch.tensor([0, 1, 0, 2, 1])
+    values = {name: x[rows] for name, x in EXAMPLES.items()}
+    everything = {"X": torch.ones(1, 1, dtype=torch.bool)}
+    loss = model.loss(values, everything)
+    weights = list(model.graph.parameters())
+    scores = (values["X"] @ model.graph.W.T).tanh() / 2 @ model.graph.V.T
+    expected = torch.nn.functional.cross_entropy(scores, rows)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, weights), torch.autograd.grad(expected, weights))
+    answer = model.infer_values({"X": values["X"]}, 5, {})
+    torch.testing.assert_close(answer["H"], (values["X"] @ model.graph.W.T).tanh() / 2)
+    torch.testing.assert_close(answer["Y"], scores.softmax(-1))
+    # nothing follows from labels
+    reverse = {"Y": torch.ones(1, dtype=torch.bool)}
+    torch.testing.assert_close(model.loss(values, reverse), layered().train().loss(values, reverse))
