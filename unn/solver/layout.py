@@ -89,6 +89,7 @@ class Tables:
 
     Attributes:
         names: name of the constraint of each table.
+        first_candidates: the first candidate of each node of each table, by table.
         to_combinations: sums over the candidates of each combination, sparse, shape ``(combinations,
             candidates)``.
         to_pairs: sums over the combinations of each pair of a table and a candidate of its nodes, sparse,
@@ -98,6 +99,7 @@ class Tables:
     """
 
     names: tuple[str, ...]
+    first_candidates: tuple[tuple[int, ...], ...]
     to_combinations: Tensor
     to_pairs: Tensor
     to_candidates: Tensor
@@ -288,28 +290,29 @@ class Layout:
         return {name: x for name, x in given.items() if name in self.frame.slots}
 
     def describe(self, group: int) -> str:
-        """A group as text: the constraint or variable, and the values of its members.
+        """A group as text: the constraint or variable, and the values of its members; of a table its nodes.
 
         Args:
             group: number of the group; from ``groups`` on, of the table.
         """
         if group >= self.groups:
             assert self.tables is not None
-            return f"one of the combinations of {self.tables.names[group - self.groups]!r}"
+            table = group - self.groups
+            nodes = [self._node_and_value(k)[0] for k in self.tables.first_candidates[table]]
+            return f"one of the combinations of {self.tables.names[table]!r}: {_listed(nodes)}"
         family = self.families[int(self.families_of[group])]
         members = self.candidate[self.group == group]
-        shown = ", ".join(self._candidate(int(k)) for k in members[:_SHOWN])
-        more = ", ..." if len(members) > _SHOWN else ""
-        return f"{count_text(family.bounds)} of {family.name!r}: {shown}{more}"
+        shown = [" = ".join(map(str, self._node_and_value(int(k)))) for k in members[: _SHOWN + 1]]
+        return f"{count_text(family.bounds)} of {family.name!r}: {_listed(shown)}"
 
-    def _candidate(self, number: int) -> str:
-        """A candidate as text, such as ``X[0, 3] = 5``."""
+    def _node_and_value(self, number: int) -> tuple[str, int]:
+        """The node of a candidate as text, such as ``X[0, 3]``, and its value."""
         for slot in self.frame.slots.values():
             if slot.numbers.start <= number < slot.numbers.stop:
                 node, value = divmod(number - slot.numbers.start, slot.channels)
                 index = np.unravel_index(node, slot.node_shape) if slot.node_shape else ()
                 place = f"[{', '.join(map(str, index))}]" if slot.node_shape else ""
-                return f"{slot.name}{place} = {value}"
+                return f"{slot.name}{place}", value
         raise IndexError(number)
 
     def _constraints(self, shapes: Mapping[str, tuple[int, ...]], without: Collection[str]) -> list[Family]:
@@ -331,12 +334,14 @@ class Layout:
         names: list[str] = []
         # pairs (row, column) of each sparse matrix
         members, pairs, candidates, tables = ([] for _ in range(4))
+        first_candidates: list[tuple[int, ...]] = []
         count = pair_count = 0
         for name, own in ((name, own) for name, each in combinations.items() for own in each):
             rows, assignments = len(own.allowed), len(own.entries[0])
             numbers = count + torch.arange(assignments * rows).view(assignments, rows)
             table_numbers = len(names) + torch.arange(assignments)[:, None].expand(assignments, rows)
             tables.append(torch.stack([table_numbers.flatten(), numbers.flatten()]))
+            firsts = []
             for k, (variable, entries) in enumerate(zip(own.names, own.entries, strict=True)):
                 own_candidates = _candidates_of(self.frame.slots[variable], entries)
                 own_pairs = pair_count + torch.arange(own_candidates.numel()).view_as(own_candidates)
@@ -345,6 +350,8 @@ class Layout:
                 pairs.append(torch.stack([own_pairs[:, chosen].flatten(), numbers.flatten()]))
                 candidates.append(torch.stack([own_candidates.flatten(), own_pairs.flatten()]))
                 pair_count += own_candidates.numel()
+                firsts.append(own_candidates[:, 0].tolist())
+            first_candidates += zip(*firsts, strict=True)
             names += [name] * assignments
             count += assignments * rows
 
@@ -354,11 +361,17 @@ class Layout:
 
         return Tables(
             tuple(names),
+            tuple(first_candidates),
             matrix(members, count, self.candidates),
             matrix(pairs, pair_count, count),
             matrix(candidates, self.candidates, pair_count),
             matrix(tables, len(names), count),
         )
+
+
+def _listed(shown: list[str]) -> str:
+    """The first of some texts, with dots if there are more."""
+    return ", ".join(shown[:_SHOWN]) + (", ..." if len(shown) > _SHOWN else "")
 
 
 def count_text(bounds: Bounds) -> str:

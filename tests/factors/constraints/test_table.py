@@ -160,7 +160,8 @@ def test_propagation_keeps_the_categories_that_a_possible_combination_has(column
     rows = [row for row in allowed if all(x in values for x, values in zip(row, open_, strict=True))]
     if not rows:
         assert int(impossible) == layout.groups
-        assert layout.describe(int(impossible)) == "one of the combinations of 't'"
+        nodes = ", ".join(f"X[{k}]" for k in range(columns))
+        assert layout.describe(int(impossible)) == f"one of the combinations of 't': {nodes}"
         return
     assert int(impossible) == -1
     left = [{x for x in range(size) if not known.false[0, node * size + x]} for node in range(columns)]
@@ -180,6 +181,17 @@ def test_propagation_runs_along_the_assignments_of_a_chain():
     true[0, 4 * 3 + 1] = True
     assert int(propagate(layout, Known(true, torch.zeros_like(true)))[1]) >= 0
     assert len(layout.families) == 1
+
+
+def test_a_refuted_table_is_described_by_its_nodes():
+    g = unn.FactorGraph("chain", n=5, v=3)
+    X = g.variable("X", "n | v", unn.Entropy())
+    g.factor(Table(X["n v"], X["n+1 w"], allowed=[(0, 1), (1, 2), (2, 0)], name="next"))
+    layout = Layout(g, {}, with_tables=True)
+    true = torch.zeros(1, 15, dtype=torch.bool)
+    true[0, [1 * 3 + 2, 2 * 3 + 2]] = True
+    refuted = int(propagate(layout, Known(true, torch.zeros_like(true)))[1])
+    assert layout.describe(refuted) == "one of the combinations of 'next': X[1], X[2]"
 
 
 @given(st.integers(2, 3), st.integers(2, 3), st.data())
