@@ -27,7 +27,7 @@ from unn.recurrent.model import RecurrentModel
 from unn.recurrent.options import RecurrentOptions
 from unn.search.model import Search
 from unn.search.options import SearchOptions
-from unn.solver.losses import label_loss
+from unn.solver.losses import label_losses
 from unn.solver.model import Solver
 from unn.solver.options import SolverOptions
 from unn.solver.packing import pack
@@ -66,7 +66,7 @@ def solver_case(steps: int = 8, count: int = 32) -> Case:
         losses = []
         for _ in range(steps):
             state = network(state, packed)
-            losses.append(label_loss(network.scores(state), target, packed))
+            losses.append(label_losses(network.scores(state), target, packed).mean())
         return torch.autograd.grad(torch.stack(losses).mean(), parameters)
 
     def by_hand() -> tuple[Tensor, ...]:

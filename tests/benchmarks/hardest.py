@@ -1,6 +1,7 @@
 """Train the solver for some seconds on puzzles that are difficult for search, and test the network alone.
 
     UNN_DATA=... python -m tests.benchmarks.hardest WEIGHTS --puzzles FILE [FILE ...] --seconds 300
+        [--start WEIGHTS] [--breadth 8]
     UNN_DATA=... python -m tests.benchmarks.hardest WEIGHTS --test FILE
 
 An example is drawn from each file with the same probability; ``tests.benchmarks.difficult`` draws difficult
@@ -82,7 +83,7 @@ def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule) -> tuple[n
     while share < 1:
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate_at(share)
-        X, given = draw(sets, max(16, model.options.pool // ENTERING), generator)
+        X, given = draw(sets, max(16, model.options.pool // model.options.breadth // ENTERING), generator)
         loss = model.loss({"X": X}, {"X": given})
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -115,13 +116,21 @@ def test(model: unn.Solver, file: Path) -> None:
 
 
 def main(
-    weights: Path, files: list[str], tested: Path | None, options: unn.SolverOptions, schedule: Schedule
+    weights: Path,
+    start: Path | None,
+    files: list[str],
+    tested: Path | None,
+    options: unn.SolverOptions,
+    schedule: Schedule,
 ) -> None:
-    """Train and save weights if there are files of puzzles, and test them if there is one to test."""
+    """Train, from other weights if there are any, and save weights if there are files of puzzles, and test
+    them if there is one to test."""
     torch.manual_seed(schedule.seed)
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = unn.Solver(declare(*BLOCK), options, {}).to(device)
+    if start is not None:
+        model.load_state_dict(load_file(start))
     if files:
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
         splits = [split for file in files for split in load_puzzles(file, *BLOCK).values()]
@@ -143,7 +152,9 @@ if __name__ == "__main__":
     parser.add_argument("--test", type=Path)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--start", type=Path, help="weights with which training begins")
     parser.add_argument("--pool", type=int, default=256)
+    parser.add_argument("--breadth", type=int, default=1)
     parser.add_argument("--oldest", type=int, default=128)
     parser.add_argument("--rate", type=float, default=0.002)
     parser.add_argument("--solving-steps", type=int, default=256)
@@ -151,11 +162,13 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     main(
         chosen.weights,
+        chosen.start,
         chosen.puzzles,
         chosen.test,
         unn.SolverOptions(
             width=chosen.width,
             pool=chosen.pool,
+            breadth=chosen.breadth,
             oldest=chosen.oldest,
             solving_steps=chosen.solving_steps,
             decimate_every=0,

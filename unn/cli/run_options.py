@@ -25,7 +25,7 @@ _OF_RUNS = ("engine", "model", "training")
 
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "DescentOptions": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0, "round_losses": "last"},
-    "SolverOptions": {"decimate_every": 0},
+    "SolverOptions": {"decimate_every": 0, "breadth": 1},
     "RecurrentOptions": {"labelled_share": 1.0, "position_deviation": 0.0},
     "RegressorOptions": {"coordinates": "linear", "dropout": 0.0},
     "VAEACOptions": {"coordinates": "linear"},

@@ -12,6 +12,7 @@ from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..networks.tokens import Rows
 from .layout import Layout, continuous, refusal_of_groups, without_tokens
+from .losses import RowLosses
 from .packing import Packed, log_probabilities
 
 _FEATURES = 3
@@ -159,18 +160,20 @@ class EnergyNetwork(nn.Module):
         state = beside.state + gate.sigmoid() * (new.tanh() - beside.state)
         return inputs, replace(beside, state=state)
 
-    def loss(self, layout: Layout, beside: Surroundings, truth: Tensor) -> Tensor:
-        """Mean squared error of the continuous nodes that are not given, in units of their variances.
+    def losses(self, layout: Layout, beside: Surroundings, truth: Tensor) -> RowLosses:
+        """Squared errors of the continuous nodes that are not given, in units of their variances.
 
         Args:
             layout: candidates of the graph.
             beside: the rest of the batch.
             truth: numbers of the continuous nodes, shape ``(batch, numbers)``.
         """
-        if layout.continuous is None or bool(beside.given.all()):
-            return truth.new_zeros(())
+        unknown = ~beside.given
+        if layout.continuous is None or not bool(unknown.any()):
+            return RowLosses(truth.new_zeros(len(truth)), truth.new_zeros(len(truth)))
         _, scale = self.units(layout.continuous)
-        return ((self.means(layout, beside) - truth) / scale)[~beside.given].square().mean()
+        errors = ((self.means(layout, beside) - truth) / scale)[unknown].square()
+        return RowLosses.of(errors, unknown.nonzero()[:, 0], len(truth))
 
 
 def _messages(graph: Declaration, rows: Rows, values: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,9 +16,65 @@ _LARGEST = 40.0
 _SMALLEST = 1e-4
 """Smallest probability in the loss of a constraint."""
 
+_PREFERENCE = 8.0
+"""Factor of the losses of the rows of an example, by which the best ones are preferred."""
 
-def label_loss(scores: Tensor, truth: Tensor, packed: Packed) -> Tensor:
-    """Cross-entropy of the true candidate in each group of exactly one; a scalar, the mean over groups.
+_EQUAL = 0.1
+"""Part of the weight of an example that its rows have in equal shares."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowLosses:
+    """Losses of parts of a batch, such as groups, by row.
+
+    Attributes:
+        sums: sums over the parts of each row, shape ``(rows,)``.
+        counts: numbers of parts, shape ``(rows,)``.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, losses: Tensor, row: Tensor, rows: int) -> RowLosses:
+        """Losses of parts, shape ``(parts,)``, of which each belongs to a row."""
+        none = losses.new_zeros(rows)
+        return cls(none.index_add(0, row, losses), none.index_add(0, row, torch.ones_like(losses)))
+
+    def by_row(self) -> Tensor:
+        """Mean of each row, 0 for one without parts, shape ``(rows,)``."""
+        return self.sums / self.counts.clamp(min=1)
+
+    def mean(self, weights: Tensor | None = None) -> Tensor:
+        """Mean over the parts of all rows, a scalar; 0 without parts.
+
+        Args:
+            weights: weight of each row, shape ``(rows,)``; equal ones by default.
+        """
+        weights = torch.ones_like(self.counts) if weights is None else weights
+        return (weights * self.sums).sum() / (weights * self.counts).sum().clamp(min=1e-9)
+
+
+def preferences(losses: Tensor, breadth: int) -> Tensor:
+    """Weights of rows by which those of one example that are nearest to its answer count the most.
+
+    A network that is to guess, and to follow its guess, must not pay for the guesses that were wrong: it
+    would rather hedge. Of the rows of an example, which begin at different random states, the weights are
+    those of a softmax of minus their losses, and a small part is equal for all.
+
+    Args:
+        losses: loss of each row, shape ``(examples * breadth,)``; rows of one example follow one another.
+        breadth: number of rows of an example.
+
+    Returns:
+        Weights with mean 1 over the rows of each example, shape ``(examples * breadth,)``.
+    """
+    chosen = (-_PREFERENCE * losses.detach()).view(-1, breadth).softmax(1).flatten()
+    return (1 - _EQUAL) * breadth * chosen + _EQUAL
+
+
+def label_losses(scores: Tensor, truth: Tensor, packed: Packed) -> RowLosses:
+    """Cross-entropy of the true candidate in each group of exactly one.
 
     Args:
         scores: shape ``(candidates,)``.
@@ -26,11 +84,11 @@ def label_loss(scores: Tensor, truth: Tensor, packed: Packed) -> Tensor:
     one = (packed.lower == 1) & (packed.upper == 1)
     bounded = scores.clamp(-_LARGEST, _LARGEST)
     sums = group_sums(torch.stack([bounded.exp(), bounded * truth], 1), packed)
-    return (sums[one, 0].log() - sums[one, 1]).mean() if bool(one.any()) else scores.sum() * 0
+    return RowLosses.of(sums[one, 0].log() - sums[one, 1], packed.group_row[one], packed.batch)
 
 
-def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
-    """Minus the log-probability that each group of several nodes meets its bounds; a scalar, the mean.
+def constraint_surprises(scores: Tensor, packed: Packed) -> RowLosses:
+    """Minus the log-probability that each group of several nodes meets its bounds.
 
     Nodes are independent, with probabilities by softmax of their scores, and have one value each.
 
@@ -46,7 +104,7 @@ def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
     nodes[packed.node] = True
     within = _within_bounds(probabilities, packed)
     surprise = -(within[~nodes].clamp(min=0) + _SMALLEST).log()
-    return surprise.mean() if len(surprise) else scores.sum() * 0
+    return RowLosses.of(surprise, packed.group_row[~nodes], packed.batch)
 
 
 def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:

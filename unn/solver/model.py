@@ -26,7 +26,7 @@ from ..graph.dynamic import check_mapping
 from ..networks.tokens import Given
 from .energies import EnergyNetwork, Surroundings, refusal
 from .layout import Layout
-from .losses import constraint_surprise, label_loss
+from .losses import RowLosses, constraint_surprises, label_losses, preferences
 from .network import GroupNetwork
 from .options import SolverOptions
 from .packing import Packed, group_sums, log_probabilities, pack
@@ -138,8 +138,9 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve, TakesWeights):
         continuous nodes that are not given, in units of their variances.
 
         In training, examples enter the pool when others leave: those that are solved, and those that are not
-        after ``oldest`` steps. Examples without an open candidate do not enter. In evaluation
-        mode the states of the examples themselves begin at random.
+        after ``oldest`` steps. Each enters with as many random states as ``breadth``, and is solved when one
+        of them is. Examples without an open candidate do not enter. In evaluation mode the states of the
+        examples themselves begin at random, one each.
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``.
@@ -157,49 +158,59 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve, TakesWeights):
         source = _Source(layout, rows == 1, nodes, *_numbers(layout, values, observed, rows))
         device = self.network.score.weight.device
         if not self.training:
-            return self._steps(layout, source.take(len(rows)).to(device).pool(self.options.width))[0]
-        key = _key(sizes)
+            return self._steps(layout, source.take(len(rows)).to(device).pool(self.options.width), 1)[0]
+        key, breadth = _key(sizes), self.options.breadth
         if key not in self._pools:
-            entering = source.take(self.options.pool)
+            entering = source.take(self.options.pool // breadth)
             if not len(entering.truth):
                 return torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
-            places = torch.arange(self.options.pool) % len(entering.truth)
+            places = torch.arange(self.options.pool) // breadth % len(entering.truth)
             self._pools[key] = entering.select(places).to(device).pool(self.options.width)
             if len(self._pools) > _LAYOUTS:
                 del self._pools[next(iter(self._pools))]
         pool = self._pools[key] = self._pools[key].to(device)
-        loss, state, packed, scores = self._steps(layout, pool)
+        loss, state, packed, scores = self._steps(layout, pool, breadth)
         with torch.no_grad():
             pool.state[packed.row, packed.candidate] = state.to(pool.state)
             pool.age += self.options.truncation
-            solved = self._solved(layout, pool, packed, scores)
-            leaves = (torch.rand(len(solved), device=device) < self.options.leave) | (pool.age >= _OLD)
-            leaves = (pool.age >= self.options.oldest) | (solved & leaves)
-            leaves |= ~pool.state.flatten(1).isfinite().all(1)
-            places = leaves.nonzero()[:, 0]
-            pool.replace(places, source.take(len(places)).to(device))
+            solved = self._solved(layout, pool, packed, scores).view(-1, breadth).any(1)
+            age = pool.age[::breadth]
+            leaves = (torch.rand(len(solved), device=device) < self.options.leave) | (age >= _OLD)
+            leaves = (age >= self.options.oldest) | (solved & leaves)
+            leaves |= ~pool.state.flatten(1).isfinite().all(1).view(-1, breadth).all(1)
+            entering = source.take(int(leaves.sum())).to(device)
+            places = torch.arange(len(entering.truth), device=device).repeat_interleave(breadth)
+            pool.replace(leaves.repeat_interleave(breadth).nonzero()[:, 0], entering.select(places))
         return loss
 
-    def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
-        """Mean loss, last states, packed candidates and last scores."""
+    def _steps(self, layout: Layout, pool: Pool, breadth: int) -> tuple[Tensor, Tensor, Packed, Tensor]:
+        """Mean loss, last states, packed candidates and last scores of rows, of which those of one example
+        follow one another."""
         weight = self.network.score.weight
         packed = pack(layout, pool.known)
         state = pool.state[packed.row, packed.candidate].to(weight)
         truth = pool.truth[packed.row, packed.candidate].to(weight)
         beside, numbers = pool.surroundings.to(weight), pool.numbers.to(weight)
-        losses = []
+        losses: list[RowLosses] = []
+        errors: list[RowLosses] = []
         for _ in range(self.options.truncation):
             state, beside = self.step(layout, packed, _disturbed(state, self.options.noise), beside)
             scores = self.network.scores(state)
             losses.append(
-                label_loss(scores, truth, packed)
+                label_losses(scores, truth, packed)
                 if self.options.labels
-                else constraint_surprise(scores, packed)
+                else constraint_surprises(scores, packed)
             )
             if self.energies is not None:
-                losses[-1] = losses[-1] + self.energies.loss(layout, beside, numbers)
+                errors.append(self.energies.losses(layout, beside, numbers))
         pool.reals = beside.state.detach().clone()
-        return torch.stack(losses).mean(), state.detach(), packed, scores.detach()
+        means = [
+            RowLosses(torch.stack([x.sums for x in steps]).mean(0), steps[0].counts)
+            for steps in (losses, errors)
+            if steps
+        ]
+        weights = preferences(torch.stack([x.by_row() for x in means]).sum(0), breadth)
+        return torch.stack([x.mean(weights) for x in means]).sum(), state.detach(), packed, scores.detach()
 
     def step(
         self, layout: Layout, packed: Packed, state: Tensor, beside: Surroundings

@@ -18,7 +18,10 @@ class SolverOptions:
         solving_steps: Steps of a try.
         oldest: Steps after which an unsolved example leaves the pool in training.
         truncation: Steps between updates of the weights, through which gradients are propagated.
-        pool: Number of examples whose states persist between updates.
+        pool: Number of examples, times ``breadth``, whose states persist between updates.
+        breadth: Number of random initial states of each example in the pool. Those whose scores are nearest
+            to the true values have the largest weights in the loss, so that with several the network learns
+            to guess where it cannot infer.
         leave: Probability that an example leaves the pool at an update after it is solved. Below 1, the
             network also learns to stay at solutions.
         noise: Standard deviation of the noise that is added to the states before each step, in training and
@@ -36,6 +39,7 @@ class SolverOptions:
     oldest: int = 64
     truncation: int = 8
     pool: int = 32
+    breadth: int = 1
     leave: float = 0.5
     noise: float = 0.1
     labels: bool = True
@@ -55,11 +59,16 @@ class SolverOptions:
             "noise": (self.noise, 0, 1e3),
             "truncation": (self.truncation, 1, 10_000),
             "pool": (self.pool, 1, 10**6),
+            "breadth": (self.breadth, 1, 10**6),
             "decimate_every": (self.decimate_every, 0, 10**6),
         }
         check_ranges(where, ranges)
         check_kinds(where, self)
         if self.width % 2:
             raise ArgumentError(f"{where}: the width must be even, got {self.width}.")
+        if self.pool % self.breadth:
+            raise ArgumentError(
+                f"{where}: the pool must be a multiple of the breadth, got {self.pool} and {self.breadth}."
+            )
         if not 0 < self.leave <= 1:
             raise ArgumentError(f"{where}: leave is a probability > 0, got {self.leave}.")

@@ -6,12 +6,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from support.sudoku_graph import declare_sudoku
 
 import unn
 from factors import Among, Cardinality, Table
 from unn.solver.layout import Layout
-from unn.solver.losses import constraint_surprise, label_loss
+from unn.solver.losses import RowLosses, constraint_surprises, label_losses, preferences
 from unn.solver.packing import pack
 from unn.solver.propagation import Known
 
@@ -32,8 +34,8 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_of_all_groups():
     for family in layout.families:
         for members in family.entries:
             losses.append(F.cross_entropy(scores[members], truth[members].argmax()))
-    torch.testing.assert_close(label_loss(scores, truth, p), torch.stack(losses).mean())
-    assert torch.autograd.gradcheck(lambda s: label_loss(s, truth, p), (scores,))
+    torch.testing.assert_close(label_losses(scores, truth, p).mean(), torch.stack(losses).mean())
+    assert torch.autograd.gradcheck(lambda s: label_losses(s, truth, p).mean(), (scores,))
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 1), (2, 2), (1, 2), (2, None), (0, 3)])
@@ -53,15 +55,44 @@ def test_the_surprise_of_a_count_is_that_of_enumerated_independent_nodes(bounds)
             count = values.count(colour)
             within[colour] += weight * (lower <= count <= (3 if upper is None else upper))
     expected = -(within + 1e-4).log().mean()
-    torch.testing.assert_close(constraint_surprise(scores, p), expected)
-    assert torch.autograd.gradcheck(lambda s: constraint_surprise(s, p), (scores,))
+    torch.testing.assert_close(constraint_surprises(scores, p).mean(), expected)
+    assert torch.autograd.gradcheck(lambda s: constraint_surprises(s, p).mean(), (scores,))
+
+
+@pytest.mark.parametrize("losses_of", [lambda s, p: label_losses(s, s * 0 + 0.25, p), constraint_surprises])
+def test_losses_of_rows_are_those_of_each_row_alone(losses_of):
+    _, both = packed(declare_sudoku(2, 2), batch=2)
+    _, alone = packed(declare_sudoku(2, 2))
+    scores = torch.randn(2, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    by_row = [losses_of(row, alone).mean() for row in scores]
+    losses = losses_of(scores.flatten(), both)
+    torch.testing.assert_close(losses.by_row(), torch.stack(by_row))
+    torch.testing.assert_close(losses.mean(), torch.stack(by_row).mean())
+    torch.testing.assert_close(losses.mean(torch.tensor([0.0, 1.0])), by_row[1])
+
+
+def test_rows_without_parts_have_no_loss():
+    losses = RowLosses.of(torch.tensor([1.0, 3.0]), torch.tensor([0, 0]), 2)
+    assert losses.by_row().tolist() == [2.0, 0.0]
+    assert float(losses.mean()) == 2.0
+    assert float(RowLosses(torch.zeros(2), torch.zeros(2)).mean()) == 0.0
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 1000))
+def test_the_rows_of_an_example_share_its_weight_and_better_ones_have_more(examples, breadth, seed):
+    losses = torch.randn(examples * breadth, generator=torch.Generator().manual_seed(seed)).double()
+    weights = preferences(losses, breadth).view(examples, breadth)
+    torch.testing.assert_close(weights.mean(1), torch.ones(examples).double())
+    assert float(weights.min()) >= 0.1 - 1e-9
+    order = losses.view(examples, breadth).argsort(1)
+    assert bool((weights.gather(1, order).diff(dim=1) <= 0).all())
 
 
 def test_both_losses_are_finite_for_extreme_scores():
     _, p = packed(declare_sudoku(2, 2))
     scores = torch.tensor([1e6, -1e6] * 32, dtype=torch.float64, requires_grad=True)
     truth = torch.eye(4, dtype=torch.float64).repeat(4, 1).flatten()
-    for loss in (label_loss(scores, truth, p), constraint_surprise(scores, p)):
+    for loss in (label_losses(scores, truth, p).mean(), constraint_surprises(scores, p).mean()):
         (gradient,) = torch.autograd.grad(loss, scores)
         assert bool(loss.isfinite()) and bool(gradient.isfinite().all())
 
@@ -90,7 +121,7 @@ def test_values_of_one_node_exclude_each_other_in_the_surprise_of_a_group():
                     probability += float(p[0, values[0]] * p[1, values[1]])
             surprises.append(-math.log(probability + 1e-4))
     expected = torch.tensor(surprises, dtype=torch.float64).mean()
-    torch.testing.assert_close(constraint_surprise(scores, packed), expected)
+    torch.testing.assert_close(constraint_surprises(scores, packed).mean(), expected)
 
 
 @pytest.mark.parametrize("listed", [[0, 0, 1], [0, 0, 1, 1, 1], [0, 1, 4, 4], [0, 1, 1, 3, 4, 4, 5]])
@@ -112,6 +143,6 @@ def test_candidates_that_occur_several_times_count_as_often_in_the_surprise_of_a
         count = sum(listed.count(3 * node + value) for node, value in enumerate(values))
         if lower <= count and (upper is None or count <= upper):
             within += probability[0, values[0]] * probability[1, values[1]]
-    torch.testing.assert_close(constraint_surprise(scores, p), -(within + 1e-4).log())
+    torch.testing.assert_close(constraint_surprises(scores, p).mean(), -(within + 1e-4).log())
     scores.requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: constraint_surprise(s, p), (scores,))
+    assert torch.autograd.gradcheck(lambda s: constraint_surprises(s, p).mean(), (scores,))

@@ -85,11 +85,57 @@ def test_training_from_the_constraints_alone_lowers_their_surprise():
     assert float(result.losses[-20:].mean()) < 0.8 * float(result.losses[:20].mean())
 
 
-def test_a_resumed_training_ends_like_one_that_did_not_stop(tmp_path):
+@pytest.mark.parametrize(("breadth", "least", "most"), [(1, 0.5, 0.7), (8, 0.8, 1.0)])
+def test_networks_that_are_trained_in_breadth_guess_where_two_answers_are_equally_likely(
+    breadth, least, most
+):
+    g = unn.FactorGraph("pair", i=2, v=2)
+    X = g.variable("X", "i | v", unn.Entropy())
+    g.factor(Cardinality(X["i v"], each="v", equals=1, name="different"))
+
+    def pairs(count, generator):
+        first = torch.randint(2, (count,), generator=generator)
+        return {"X": torch.nn.functional.one_hot(torch.stack([first, 1 - first], 1), 2).float()}
+
+    torch.manual_seed(0)
+    model = Solver(g, SolverOptions(width=8, pool=32, breadth=breadth, truncation=4, oldest=16), {})
+    unn.fit(
+        model,
+        pairs,
+        observed=lambda count, generator: {"X": torch.zeros(count, 2, dtype=torch.bool)},
+        steps=200,
+        batch=32,
+        rate=0.01,
+        seed=0,
+    )
+    probability = model.eval().infer_values({}, 1, {}, 16)["X"]
+    assert bool(((least <= probability.amax(-1)) & (probability.amax(-1) <= most)).all())
+
+
+def test_rows_of_an_example_enter_and_leave_the_pool_together():
+    model = solver(options=replace(SMALL, breadth=2)).train()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        model.loss({"X": grids(16, generator)}, {"X": masks(16, generator)})
+        pool = model.training_state()
+        for name in ("truth", "true", "false", "age"):
+            assert torch.equal(pool[name][::2], pool[name][1::2])
+        assert not torch.equal(pool["state"][::2], pool["state"][1::2])
+        assert len(pool["truth"].unique(dim=0)) > 1
+
+
+def test_a_pool_that_is_no_multiple_of_the_breadth_is_refused():
+    with pytest.raises(ArgumentError, match="the pool must be a multiple of the breadth, got 32 and 5"):
+        solver(options=SolverOptions(breadth=5))
+
+
+@pytest.mark.parametrize("breadth", [1, 4])
+def test_a_resumed_training_ends_like_one_that_did_not_stop(tmp_path, breadth):
+    options = replace(SMALL, breadth=breadth)
     config = TrainingConfig(steps=12, batch=8, rate=1e-2, checkpoint_every=4, device="cpu", threads=1)
     for name in ("whole", "part"):
         (tmp_path / name).mkdir()
-    whole = fit(solver(), PuzzleTask(), config, tmp_path / "whole")
+    whole = fit(solver(options=options), PuzzleTask(), config, tmp_path / "whole")
 
     class Stops(PuzzleTask):
         taken = 0
@@ -101,8 +147,8 @@ def test_a_resumed_training_ends_like_one_that_did_not_stop(tmp_path):
             return super().loss(network, batch)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(solver(), Stops(), config, tmp_path / "part")
-    resumed = fit(solver(seed=3), PuzzleTask(), config, tmp_path / "part")
+        fit(solver(options=options), Stops(), config, tmp_path / "part")
+    resumed = fit(solver(options=options, seed=3), PuzzleTask(), config, tmp_path / "part")
     assert resumed.begun == 8
     for name, x in whole.network.state_dict().items():
         torch.testing.assert_close(resumed.network.state_dict()[name], x, rtol=0, atol=0)
