@@ -33,8 +33,8 @@ MOST = 9000
 """Puzzles of a file with easy ones; files of ``tests.benchmarks.difficult`` are taken as a whole."""
 ENTERING = 4
 """Examples that wait to enter the pool in an update: this share of the pool, one in so many."""
-WARMUP, HELD, LAST = 0.01, 0.3, 0.03
-"""Shares of the time in which the rate rises, and until it falls; and the share of it that is left then."""
+WARMUP, HELD = 0.01, 0.3
+"""Shares of the time in which the rate rises, and until it falls."""
 AVERAGE = 0.998
 """Decay of the mean of the weights."""
 TRIES = (1, 8, 64)
@@ -47,17 +47,19 @@ class Schedule:
     Attributes:
         seconds: time of the training.
         rate: rate of Adam between its rise and its fall.
+        last: share of the rate that is left at the end.
         seed: of the weights, the states and the examples.
     """
 
     seconds: float
     rate: float
+    last: float = 0.03
     seed: int = 0
 
     def rate_at(self, share: float) -> float:
         """Rate after a share of the time: it rises, rests, and falls as a cosine."""
         fallen = (1 - math.cos(math.pi * min(1.0, max(0.0, share - HELD) / (1 - HELD)))) / 2
-        return self.rate * min(1.0, share / WARMUP) * (1 - (1 - LAST) * fallen)
+        return self.rate * min(1.0, share / WARMUP) * (1 - (1 - self.last) * fallen)
 
 
 def draw(sets: list[Puzzles], count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -157,6 +159,7 @@ if __name__ == "__main__":
     parser.add_argument("--breadth", type=int, default=1)
     parser.add_argument("--oldest", type=int, default=128)
     parser.add_argument("--rate", type=float, default=0.002)
+    parser.add_argument("--last", type=float, default=0.03, help="share of the rate that is left at the end")
     parser.add_argument("--solving-steps", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
@@ -173,5 +176,5 @@ if __name__ == "__main__":
             solving_steps=chosen.solving_steps,
             decimate_every=0,
         ),
-        Schedule(chosen.seconds, chosen.rate, chosen.seed),
+        Schedule(chosen.seconds, chosen.rate, chosen.last, chosen.seed),
     )

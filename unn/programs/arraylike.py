@@ -37,8 +37,12 @@ class Arraylike(NDArrayOperatorsMixin):
     shape: Shape
     tape: Tape
 
-    # == is elementwise as in numpy, so no hash is consistent with it
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        # == is elementwise as in numpy, so no hash is consistent with it
+        raise DeclarationError(
+            f"program: a value computed from {self.origin()} is no key of a dictionary and no member of a "
+            "set, since it is random; index an array, as in t.constant(array)[index]."
+        )
 
     @property
     def ndim(self) -> int:

@@ -330,7 +330,7 @@ def _product(tape: Tape, function: Function, one: Recordable, other: Recordable)
         x, y = as_counts(x), as_counts(y)
         x = x[:, None] if a.ndim == 1 else x
         y = y[:, :, None] if b.ndim == 1 else y
-        return np.asarray(np.matmul(aligned(x, axes), aligned(y, axes)).squeeze(drop))
+        return without_overflow(np.matmul, aligned(x, axes), aligned(y, axes)).squeeze(drop)
 
     return record(
         tape, run, [a, b], as_objects(np.squeeze(parents, drop), tuple(np.squeeze(parents, drop).shape))
@@ -368,9 +368,8 @@ def _einsum(tape: Tape, function: Function, formula: str, *arrays: Recordable) -
 
     def run(*batches: Array) -> Array:
         count = max(len(x) for x in batches)
-        return np.asarray(
-            np.einsum(batched, *(np.broadcast_to(as_counts(x), (count, *x.shape[1:])) for x in batches))
-        )
+        arrays = (np.broadcast_to(as_counts(x), (count, *x.shape[1:])) for x in batches)
+        return np.asarray(without_overflow(np.einsum, batched, *arrays))
 
     return record(tape, run, sources, as_objects(parents, tuple(sizes[x] for x in right)))
 

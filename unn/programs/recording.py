@@ -100,6 +100,9 @@ def as_objects(parents: Any, shape: Shape) -> Parents:
 
 
 _PRODUCTS = (np.multiply, np.power, np.square, np.prod, np.cumprod, np.multiply.reduce)
+_SUMS = (np.add, np.subtract, np.sum, np.cumsum, np.add.reduce, np.matmul, np.einsum)
+_SMALL_COUNT = 2.0**20
+"""Sums, also of products of two, of at most four million whole numbers below this stay below the next."""
 _LARGEST_COUNT = 2.0**62
 """Whole numbers below this have no rounding error in 64 bits, nor do their doubles overflow."""
 
@@ -286,12 +289,24 @@ def _check_order(source: Value, index: tuple[Any, ...]) -> None:
         )
 
 
-def without_overflow(function: Callable[..., Any], *arrays: Array, **options: Any) -> Array:
-    """The result of a function; of products of whole numbers that 64 bits do not hold, as real numbers."""
+def without_overflow(function: Callable[..., Any], *arrays: Array | str, **options: Any) -> Array:
+    """The result of a function; of sums and products of whole numbers that 64 bits do not hold, as real
+    numbers.
+
+    Args:
+        function: function of arrays.
+        arrays: its arguments; an argument of another type, such as a formula, is passed on.
+        options: further arguments.
+    """
     result: Array = function(*arrays, **options)
-    if function not in _PRODUCTS or result.dtype.kind not in "iu" or not result.size:
+    if function not in (*_PRODUCTS, *_SUMS) or result.dtype.kind not in "iu" or not result.size:
         return result
-    real: Array = function(*(x.astype(np.float64) for x in arrays), **options)
+    numbers = [x for x in arrays if isinstance(x, np.ndarray)]
+    if function in _SUMS and all(np.abs(x).max(initial=0) < _SMALL_COUNT for x in numbers):
+        return result
+    real: Array = function(
+        *(x.astype(np.float64) if isinstance(x, np.ndarray) else x for x in arrays), **options
+    )
     return real if np.abs(real).max() >= _LARGEST_COUNT else result
 
 

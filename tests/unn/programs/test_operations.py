@@ -255,6 +255,31 @@ def test_the_place_of_the_largest_of_all_entries_keeps_the_axes_that_are_asked_f
     assert np.array_equal(draws["number"].numpy(), expected[:, 0, 0])
 
 
+def test_sums_of_counts_that_64_bits_do_not_hold_are_real_numbers():
+    def program(t):
+        k = t.sample("k", Poisson(1.5e9), 5)
+        t.deterministic((k * k).sum(), "sum")
+        t.deterministic(np.add.reduce(k * k), "reduced")
+        t.deterministic(np.cumsum(k * k)[-1], "scanned")
+        t.deterministic(k * k + k * k + k * k + k * k + k * k, "plus")
+        t.deterministic(-(k * k) - k * k - k * k - k * k - k * k, "minus")
+        t.deterministic(k @ k, "product")
+        t.deterministic(np.dot(k, k), "dot")
+        t.deterministic(np.einsum("i,i->", k, k), "contracted")
+        # what is small stays whole, as an index must
+        table = t.constant(np.arange(9.0))
+        t.deterministic(table[(k - k).sum() + (k - k) @ (k - k)], "indexed")
+
+    draws = unn.trace(program).draw(20, seed=0, dtype=torch.float64)
+    squares = draws["k"].square()
+    whole = {"sum", "reduced", "scanned", "product", "dot", "contracted"}
+    for name in whole:
+        torch.testing.assert_close(draws[name], squares.sum(1))
+    torch.testing.assert_close(draws["plus"], 5 * squares)
+    torch.testing.assert_close(draws["minus"], -5 * squares)
+    assert not bool(draws["indexed"].any())
+
+
 def test_products_of_counts_that_64_bits_do_not_hold_are_real_numbers():
     def program(t):
         k = t.sample("k", Poisson(60.0), 12)
