@@ -297,6 +297,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     def condition(self, given: Given, count: int, **sizes: int) -> Condition:
         """Convert evidence to the network's inputs.
 
+        Values in a domain that are nearer to its bound than nearly all examples count as if they were as near
+        as those.
+
         Args:
             given: evidence by variable, complete or partial (``unn.Partial``).
             count: number of samples.
@@ -310,7 +313,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         like = self.offsets
         rows, nodes = rows.to(like.device), nodes.to(like.device)
         numbers = nodes[:, frame.node_of_number.to(like.device)]
-        rows = torch.where(numbers, self._standard(rows, frame), 0).to(like)
+        rows = torch.where(numbers, self._standard_evidence(rows, frame), 0).to(like)
         return Condition(frame, rows, nodes, numbers)
 
     def example(
@@ -420,7 +423,25 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         for name, slot in frame.slots.items():
             own, x = coordinates[name], rows[:, slot.numbers]
             parts.append(own.forward(x, _noise_for(own, x, generator)) if noisy else own.forward(x))
-        standard = (torch.cat(parts, 1) - offsets) / scales
+        return self._standardised(torch.cat(parts, 1), frame)
+
+    def _standard_evidence(self, rows: Tensor, frame: Frame) -> Tensor:
+        """Standardised rows of natural values of evidence, within reach of the network."""
+        if self._are_linear:
+            return self._standard(rows, frame)
+        rows = rows.to(self.offsets.device)
+        offsets, scales = (x.double() for x in self._per_number(frame))
+        parts = []
+        coordinates = self._coordinates_at(frame)
+        for name, slot in frame.slots.items():
+            own, part = coordinates[name], slot.numbers
+            parts.append(own.within_reach(own.forward(rows[:, part]), offsets[part], scales[part]))
+        return self._standardised(torch.cat(parts, 1), frame)
+
+    def _standardised(self, coordinates: Tensor, frame: Frame) -> Tensor:
+        """Coordinates in units of the examples."""
+        offsets, scales = self._per_number(frame)
+        standard = (coordinates - offsets) / scales
         return (standard if self.quantiles is None else self._warped(standard, frame)).to(offsets)
 
     def _natural(self, rows: Tensor, frame: Frame) -> Tensor:

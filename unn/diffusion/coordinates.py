@@ -28,6 +28,12 @@ _LEAST = 1e-7
 """Least distance from a bound, in widths of the interval; 5.2 standard deviations in its coordinates."""
 _LEAST_POSITIVE = 1e-12
 """Least distance from a bound of a half-line, and least proportion."""
+_REACH, _REACH_OF_LOGARITHMS = 3.0, 5.0
+"""Standard deviations up to which networks are trained well, and those of logarithms, which extrapolate."""
+_NEARLY_PLAIN = 0.3
+"""Typical distance from a bound, times the rate, below which coordinates are nearly logarithms."""
+_NEAR = 0.01
+"""A small distance from a bound, in typical ones."""
 _TAIL = 0.01
 """Share of the values beyond each of the quantiles whose distances from the median are balanced."""
 _HALVINGS = 30
@@ -84,6 +90,36 @@ class Coordinates:
         share = (x - self.low) / (self._top - self.low)
         scores: Tensor = torch.special.ndtri(share.clamp(_LEAST, 1 - _LEAST))
         return scores
+
+    def within_reach(self, coordinates: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
+        """Coordinates of evidence, away from the bounds as far as nearly all examples are.
+
+        The last thousandth of an interval takes up half of its coordinates, and a bound lies far outside
+        those of all examples, where networks extrapolate. Values there differ by less than a hundredth of a
+        typical distance from the bound, so that little is lost. Where the examples themselves lie there, they
+        are the limit.
+
+        Args:
+            coordinates: shape ``(batch, numbers)``.
+            offset, scale: mean and standard deviation of the coordinates over examples, shape ``(numbers,)``.
+        """
+        if self.are_linear:
+            return coordinates
+        if self.proportions:
+            logs = coordinates.unflatten(1, (-1, self.proportions))
+            most = (_REACH_OF_LOGARITHMS * scale.max()).clamp(min=_REACH_OF_LOGARITHMS)
+            logs = logs.maximum(logs.amax(-1, keepdim=True) - most)
+            near_largest: Tensor = logs - logs.mean(-1, keepdim=True)
+            return near_largest.flatten(1)
+        if self.are_logarithms:
+            typical = softened_exp(offset, self.rate)
+            near = softened_log((_NEAR * typical).clamp(min=_LEAST_POSITIVE), self.rate)
+            # nearly plain logarithms, whose tails are alike, are extrapolated like values without bounds
+            reach = torch.where(self.rate * typical < _NEARLY_PLAIN, _REACH_OF_LOGARITHMS, _REACH)
+            return coordinates.maximum(near.minimum(offset - reach * scale))
+        least = (offset - _REACH * scale).clamp(max=-_REACH)
+        greatest = (offset + _REACH * scale).clamp(min=_REACH)
+        return coordinates.maximum(least).minimum(greatest)
 
     def backward(self, coordinates: Tensor) -> Tensor:
         """Values at coordinates, in double precision, shape ``(batch, numbers)``."""

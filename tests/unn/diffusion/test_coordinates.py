@@ -283,3 +283,62 @@ def test_values_too_near_to_their_bound_to_be_distinguished_are_said(mean, warns
     texts = [str(w.message) for w in caught if "nearer to their bound" in str(w.message)]
     assert len(texts) == warns
     assert all("variable 'k'" in text and "other units" in text for text in texts)
+
+
+def evidence_at(distribution, values, examples=20_000):
+    """Standardised evidence of a variable in a model that has seen examples of it, and what it would be
+    anywhere, shape ``(values, numbers)`` each."""
+    traced = unn.trace(lambda t: t.sample("x", distribution))
+    model = model_of(traced)
+    model.standardise(traced.draw(examples, seed=0))
+    x = torch.tensor(values, dtype=torch.float64)
+    condition = model.condition({"x": x}, len(x))
+    return condition.rows, model._standard(condition.frame.flatten({"x": x}), condition.frame)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "bounds", "largest"),
+    [
+        (Uniform(-1.0, 3.0), [-1.0, -0.9999, 2.9999, 3.0], 3.1),
+        (Beta(2.0, 2.0), [0.0, 1.0], 5.0),
+        (Exponential(2.0), [0.0, 1e-9, 1e-5], 3.1),
+        (LogNormal(0.3, 0.5), [0.0, 1e-9], 9.0),
+        (Dirichlet([1.0, 1.0, 1.0]), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]], 3.5),
+    ],
+)
+def test_evidence_at_a_bound_is_no_farther_out_than_what_a_network_has_seen(distribution, bounds, largest):
+    rows, anywhere = evidence_at(distribution, bounds)
+    assert float(rows.abs().max()) < largest
+    assert float(anywhere.abs().max()) > largest
+
+
+@pytest.mark.parametrize(
+    ("distribution", "values"),
+    [
+        (Uniform(-1.0, 3.0), [-0.99, 0.0, 2.99]),
+        # far from examples, and far from a bound
+        (Beta(1000.0, 1000.0), [0.4, 0.58]),
+        (Gamma(400.0, 1.0), [250.0, 700.0]),
+        (Poisson(1000.0), [800.0, 1200.0]),
+        (LogNormal(0.0, 2.0), [2e-4, 5e3]),
+        (Exponential(1.0), [0.01, 40.0]),
+        # near a bound, as the examples are
+        (Beta(0.1, 0.1), [1e-5, 1 - 1e-5]),
+        (Dirichlet([0.05, 0.05, 0.05]), [[1.0 - 2e-6, 1e-6, 1e-6]]),
+        (Dirichlet([1.0, 1.0, 1.0]), [[0.98, 0.01, 0.01], [0.2, 0.3, 0.5]]),
+        (Normal(0.0, 1.0), [-8.0, 8.0]),
+    ],
+)
+def test_evidence_elsewhere_is_taken_as_it_is(distribution, values):
+    rows, anywhere = evidence_at(distribution, values)
+    torch.testing.assert_close(rows, anywhere)
+
+
+def test_evidence_at_a_bound_is_part_of_the_samples_as_it_was_given():
+    traced = unn.trace(program)
+    model = model_of(traced)
+    model.standardise(traced.draw(200, seed=0))
+    given = {"h": torch.tensor([[-1.0, 3.0]]), "w": torch.tensor([[0.5, 0.5, 0.0]])}
+    samples = model.sample(given, 3, steps=2, seed=0)
+    for name, x in given.items():
+        assert torch.equal(samples[name], x.expand(3, -1))
