@@ -28,7 +28,10 @@ from .tape import Drawing, Load, Nodes, RecordedDraw, Settle, Shape, Statement, 
 _BUDGET = 4_000_000
 """Numbers in one array of a replay: rows times parameters of all nodes times permutations, about 32 MB."""
 _FEWEST_ROWS, _MOST_ROWS = 8, 2048
-"""Least and largest number of compared draws."""
+"""Least and largest number of draws in a replay."""
+_ROWS_OF_AN_OPTION, _MOST_REPLAYS = 8, 24
+"""Compared draws for each option of a category, of which half are ordinary, so that an option which alone
+breaks a symmetry is not missed; and the largest number of replays that they may take."""
 _RELATIVE = 1e-9
 """Rounding tolerance for equal parameters, relative to them."""
 _RELATIVE_TO_PARENTS = 1e-12
@@ -73,12 +76,28 @@ def altered_variables(tape: Tape, permutations: Sequence[Nodes]) -> list[frozens
 
 def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) -> list[set[str]]:
     """Compare parameters at drawn values, for permutations that are not structurally excluded."""
+    altered: list[set[str]] = [set() for _ in moves]
     if not moves:
-        return []
+        return altered
     rows = int(np.clip(_BUDGET // (layout.slots * (len(moves) + 1)), _FEWEST_ROWS, _MOST_ROWS))
+    options = max((kind.options for kind in layout.kinds.values() if kind.name == "category"), default=0)
+    replays = min(_MOST_REPLAYS, -(-_ROWS_OF_AN_OPTION * options // rows))
+    generator = np.random.default_rng(0)
+    for _ in range(max(1, replays)):
+        remaining = [k for k, names in enumerate(altered) if not names]
+        here = _altered_in_rows(tape, layout, [moves[k] for k in remaining], rows, generator)
+        for k, names in zip(remaining, here, strict=True):
+            altered[k] = names
+    return altered
+
+
+def _altered_in_rows(
+    tape: Tape, layout: _Layout, moves: Sequence[Nodes], rows: int, generator: np.random.Generator
+) -> list[set[str]]:
+    """Compare parameters in some draws."""
     at_once = max(1, _BUDGET // (rows * layout.slots))
     try:
-        values = _sample_values(tape, layout, rows)
+        values = _sample_values(tape, layout, rows, generator)
         expected = _laws(tape, layout, values)
     except _FAILURES:
         return [layout.moving(moved) for moved in moves]
@@ -273,9 +292,8 @@ def _law_key(draw: RecordedDraw) -> Hashable | None:
 # -- replays -------------------------------------------------------------------------------------------------
 
 
-def _sample_values(tape: Tape, layout: _Layout, rows: int) -> Array:
+def _sample_values(tape: Tape, layout: _Layout, rows: int, generator: np.random.Generator) -> Array:
     """Values drawn from the program, half of them with rare values made frequent, shape ``(rows, nodes)``."""
-    generator = np.random.default_rng(0)
     plain = _ancestral_sample(tape, layout, rows - rows // 2, generator, stretch=1.0)
     try:
         rare = _ancestral_sample(tape, layout, rows // 2, generator, stretch=_STRETCH)

@@ -299,10 +299,11 @@ def without_overflow(function: Callable[..., Any], *arrays: Array | str, **optio
         options: further arguments.
     """
     result: Array = function(*arrays, **options)
-    if function not in (*_PRODUCTS, *_SUMS) or result.dtype.kind not in "iu" or not result.size:
+    is_sum, is_product = function in _SUMS, function in _PRODUCTS
+    if not (is_sum or is_product) or result.dtype.kind not in "iu" or not result.size:
         return result
     numbers = [x for x in arrays if isinstance(x, np.ndarray)]
-    if function in _SUMS and all(np.abs(x).max(initial=0) < _SMALL_COUNT for x in numbers):
+    if is_sum and all(np.abs(x).max(initial=0) < _SMALL_COUNT for x in numbers):
         return result
     real: Array = function(
         *(x.astype(np.float64) if isinstance(x, np.ndarray) else x for x in arrays), **options

@@ -319,6 +319,20 @@ def test_a_coin_that_is_rarely_tossed_otherwise_tells_its_place():
     assert unn.trace(program).graph.symmetries() == []
 
 
+@pytest.mark.parametrize("entries", [40, 100, 150, 400])
+def test_one_option_of_many_by_which_entries_differ_is_seen_in_programs_of_any_size(entries):
+    def program(t):
+        site = t.sample("site", Categorical(30))
+        table = np.random.default_rng(1).dirichlet(np.ones(60), 30)
+        t.sample("code", Categorical(t.constant(table)[site]), entries)
+        shift = np.zeros((30, 3))
+        shift[19] = [5.0, -2.0, 0.0]
+        t.sample("lab", Normal(t.constant(shift)[site], 1.0))
+
+    (symmetry,) = unn.trace(program).graph.symmetries()
+    assert symmetry.size == entries
+
+
 def test_draws_of_unshared_programs_and_random_numbers_of_others_are_unchanged():
     """Verification has random numbers of its own."""
     torch.manual_seed(3)
