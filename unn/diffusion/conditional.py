@@ -271,8 +271,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 share = own.indistinct(rows[:, slot.numbers])
                 if share > _MOST_INDISTINCT:
                     warnings.warn(
-                        f"diffusion: {share:.0%} of the values of variable {name!r} lie nearer to their "
-                        "bound than 1e-12, where all count as equal; declare the variable in other units.",
+                        f"diffusion: {share:.0%} of the values of variable {name!r} lie too near to a bound "
+                        "of their domain to be distinguished; declare the variable in other units, or its "
+                        "logarithm.",
                         stacklevel=2,
                     )
                 # a generator of its own, so that a seed of training covers training alone

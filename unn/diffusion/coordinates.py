@@ -157,11 +157,16 @@ class Coordinates:
         return balanced_rate((x - self.low).clamp(min=_LEAST_POSITIVE))
 
     def indistinct(self, values: Tensor) -> float:
-        """Share of the values with one bound that lie too near to it to differ in their coordinates."""
-        if self.whole or not self.are_logarithms or not values.numel():
+        """Share of the values that lie too near to a bound, though not at it, to differ in their
+        coordinates."""
+        if self.whole or self.are_linear or not values.numel():
             return 0.0
-        distance = values.double() - self.low
-        return float(((distance > 0) & (distance < _LEAST_POSITIVE)).double().mean())
+        x, least = values.double(), _LEAST_POSITIVE
+        distance = x if self.proportions else x - self.low
+        if not self.proportions and not math.isinf(self.high):
+            width = self.high - self.low
+            distance, least = torch.minimum(distance, self.high - x) / width, _LEAST
+        return float(((distance > 0) & (distance < least)).double().mean())
 
     @property
     def _top(self) -> float:

@@ -285,6 +285,9 @@ class Box(Elementwise):
         return t.clamp(self.low, self.high)
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        # a box narrower than one has a tolerance relative to its width, and bounds are rounded
+        rounding = 4 * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
+        tolerance = max(tolerance * min(1.0, self.high - self.low), rounding)
         return (x >= self.low - tolerance) & (x <= self.high + tolerance)
 
     def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -280,9 +280,26 @@ def test_values_too_near_to_their_bound_to_be_distinguished_are_said(mean, warns
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.standardise(traced.draw(200, seed=0))
-    texts = [str(w.message) for w in caught if "nearer to their bound" in str(w.message)]
+    texts = [str(w.message) for w in caught if "too near to a bound" in str(w.message)]
     assert len(texts) == warns
     assert all("variable 'k'" in text and "other units" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "warns"),
+    [
+        (Beta(0.1, 0.1), 1),
+        (Beta(0.5, 0.5), 0),
+        (Dirichlet([0.05, 0.05, 0.05]), 1),
+        (Dirichlet([0.5, 0.5, 0.5]), 0),
+    ],
+)
+def test_shares_too_near_to_a_bound_to_be_distinguished_are_said(distribution, warns):
+    traced = unn.trace(lambda t: t.sample("x", distribution))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model_of(traced).standardise(traced.draw(2000, seed=0))
+    assert sum("too near to a bound" in str(w.message) for w in caught) == warns
 
 
 def evidence_at(distribution, values, examples=20_000):
@@ -290,7 +307,9 @@ def evidence_at(distribution, values, examples=20_000):
     anywhere, shape ``(values, numbers)`` each."""
     traced = unn.trace(lambda t: t.sample("x", distribution))
     model = model_of(traced)
-    model.standardise(traced.draw(examples, seed=0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*too near to a bound")
+        model.standardise(traced.draw(examples, seed=0))
     x = torch.tensor(values, dtype=torch.float64)
     condition = model.condition({"x": x}, len(x))
     return condition.rows, model._standard(condition.frame.flatten({"x": x}), condition.frame)

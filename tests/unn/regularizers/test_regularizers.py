@@ -258,3 +258,14 @@ def test_senseless_options_are_refused(build, message):
 def test_nan_among_the_scores_of_subsets_is_not_hidden():
     x = unn.SubsetNorm(2).mirror(torch.tensor([[1.0, torch.nan, 2.0], [1.0, 0.0, 2.0]]))
     assert x[0].isnan().any() and torch.equal(x[1], torch.tensor([1.0, 0.0, 1.0]))
+
+
+@given(st.floats(-1e4, 1e4), st.floats(-8, 2))
+def test_the_tolerance_of_a_box_is_relative_to_its_width(low, log_width):
+    high = low + 10**log_width
+    box = unn.Box(low, high)
+    for x in torch.tensor([low, high]):
+        assert bool(box.contains(x.view(1, 1)))
+    outside = 0.1 * (high - low)
+    for x in torch.tensor([low - outside, high + outside], dtype=torch.float64):
+        assert not bool(box.contains(x.view(1, 1)))
