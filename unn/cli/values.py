@@ -25,8 +25,8 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor | Partial:
     Args:
         graph: graph that declares the variable.
         name: name of the variable.
-        text: a .npy file (one value, or a batch of them), the index of a category for a variable
-            with one axis on a simplex, or numbers separated by commas, ? for those that are not given.
+        text: a .npy file (one value, or a batch of them), the index of a category for each node of a variable
+            on a simplex, or numbers, both separated by commas, ? for those that are not given.
 
     Raises:
         DataError: if a file cannot be read.
@@ -38,19 +38,12 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor | Partial:
     shape = graph.size_table.shape(variable, graph.size_table.static)
     if text.endswith(".npy"):
         return _with_batch(read_array(f"{name}={text}", text), name, text, shape)
-    if (
-        isinstance(variable.regularizer, Simplex)
-        and len(shape) == 1
-        and shape[0] is not None
-        and text.isascii()
-        and text.isdecimal()
-    ):
-        if int(text) >= shape[0]:
-            raise ObservationError(
-                f"--given {name}={text}: categories of {name!r} go from 0 to {shape[0] - 1}."
-            )
-        return torch.eye(shape[0])[int(text)][None]
     parts = [part.strip() for part in text.split(",")]
+    if isinstance(variable.regularizer, Simplex):
+        categories = _categories(name, text, parts, shape)
+        nodes = len(variable.node_axes)
+        if isinstance(categories, Tensor) or (categories is not None and nodes == len(shape) - 1):
+            return categories
     known = torch.tensor([part != "?" for part in parts])
     try:
         numbers = torch.tensor([0.0 if part == "?" else float(part) for part in parts])
@@ -77,6 +70,31 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor | Partial:
                 "all of them or none."
             )
     return Partial(value, mask)
+
+
+def _categories(
+    name: str, text: str, parts: Sequence[str], shape: tuple[int | None, ...]
+) -> Tensor | Partial | None:
+    """Categories of the nodes of a variable, of which the last axis has the options; None if the text is no
+    list of as many categories as nodes.
+
+    Raises:
+        ObservationError: for a category that the variable does not have.
+    """
+    *nodes, options = shape
+    if options is None or not all(part == "?" or (part.isascii() and part.isdecimal()) for part in parts):
+        return None
+    if len(nodes) == 1 and nodes[0] is None:
+        nodes = [len(parts)]
+    sizes = [size for size in nodes if size is not None]
+    if len(sizes) < len(nodes) or len(parts) != torch.Size(sizes).numel():
+        return None
+    numbers = [0 if part == "?" else int(part) for part in parts]
+    if max(numbers, default=0) >= options:
+        raise ObservationError(f"--given {name}={text}: categories of {name!r} go from 0 to {options - 1}.")
+    value = torch.eye(options)[numbers].reshape(1, *sizes, options)
+    mask = torch.tensor([part != "?" for part in parts]).reshape(1, *sizes)
+    return value if bool(mask.all()) else Partial(value, mask)
 
 
 def assignments(texts: Sequence[str]) -> Mapping[str, str]:

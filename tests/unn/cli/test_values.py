@@ -8,8 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unn.cli.values import read_array
-from unn.errors import DataError
+import unn
+from unn.cli.values import read_array, read_value
+from unn.errors import DataError, ObservationError
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -52,3 +53,52 @@ def test_files_without_an_array_of_numbers_are_refused(tmp_path):
     for name in ("words.npy", "several.npy.npz", "empty.npy", "missing.npy"):
         with pytest.raises(DataError, match="--given X"):
             read_array("X", str(tmp_path / name))
+
+
+def graph_of_categories():
+    g = unn.FactorGraph("g", i=4, j=2, v=3)
+    g.variable("X", "i | v", unn.Entropy())
+    g.variable("Y", "i j | v", unn.Entropy())
+    g.variable("label", "| v", unn.Entropy())
+    g.variable("Z", "n | v", unn.Entropy())
+    return g
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "numbers", "known"),
+    [
+        ("X", "0,2,1,0", [0, 2, 1, 0], [True] * 4),
+        ("X", "0, 2,?,0", [0, 2, 0, 0], [True, True, False, True]),
+        ("Y", "0,1,2,0,1,2,?,1", [[0, 1], [2, 0], [1, 2], [0, 1]], [[True] * 2] * 3 + [[False, True]]),
+        ("label", "2", 2, True),
+        ("Z", "2,1", [2, 1], [True, True]),
+    ],
+)
+def test_categories_are_given_by_their_numbers(name, text, numbers, known):
+    value = read_value(graph_of_categories(), name, text)
+    x, mask = (value.value, value.mask) if isinstance(value, unn.Partial) else (value, None)
+    expected = torch.nn.functional.one_hot(torch.tensor([numbers]), 3).float()
+    given = torch.tensor([known])
+    assert torch.equal(x[given], expected[given])
+    assert torch.equal(given, mask) if mask is not None else bool(given.all())
+
+
+def test_numbers_of_all_options_are_given_as_before():
+    value = read_value(graph_of_categories(), "X", "1,0,0,0,1,0,0.5,0.5,0,0,0,1")
+    assert torch.equal(
+        value, torch.tensor([[[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0, 1]]], dtype=torch.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("X", "0,3,1,0", "categories of 'X' go from 0 to 2"),
+        ("label", "3", "categories of 'label' go from 0 to 2"),
+        ("X", "0,1,2", "expected 4 x 3"),
+        ("X", "a,b,c,d", "give numbers separated by commas"),
+    ],
+)
+def test_categories_that_a_variable_does_not_have_are_refused(name, text, reason):
+    with pytest.raises(ObservationError, match=reason):
+        read_value(graph_of_categories(), name, text)
