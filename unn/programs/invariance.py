@@ -85,6 +85,8 @@ def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) ->
     generator = np.random.default_rng(0)
     for _ in range(max(1, replays)):
         remaining = [k for k, names in enumerate(altered) if not names]
+        if not remaining:
+            break
         here = _altered_in_rows(tape, layout, [moves[k] for k in remaining], rows, generator)
         for k, names in zip(remaining, here, strict=True):
             altered[k] = names

@@ -303,7 +303,7 @@ def without_overflow(function: Callable[..., Any], *arrays: Array | str, **optio
     if not (is_sum or is_product) or result.dtype.kind not in "iu" or not result.size:
         return result
     numbers = [x for x in arrays if isinstance(x, np.ndarray)]
-    if is_sum and all(np.abs(x).max(initial=0) < _SMALL_COUNT for x in numbers):
+    if is_sum and len(numbers) <= 2 and all(np.abs(x).max(initial=0) < _SMALL_COUNT for x in numbers):
         return result
     real: Array = function(
         *(x.astype(np.float64) if isinstance(x, np.ndarray) else x for x in arrays), **options

@@ -58,9 +58,9 @@ class RowLosses:
 def preferences(losses: Tensor, breadth: int) -> Tensor:
     """Weights of rows by which those of one example that are nearest to its answer count the most.
 
-    A network that is to guess, and to follow its guess, must not pay for the guesses that were wrong: it
-    would rather hedge. Of the rows of an example, which begin at different random states, the weights are
-    those of a softmax of minus their losses, and a small part is equal for all.
+    Where only guesses are possible, the mean loss of all rows is least for a network that hedges, and that of
+    the best row for one that guesses and follows its guess. The rows of an example, which begin at different
+    random states, have the weights of a softmax of minus their losses, and a small part is equal for all.
 
     Args:
         losses: loss of each row, shape ``(examples * breadth,)``; rows of one example follow one another.

@@ -266,6 +266,8 @@ def test_sums_of_counts_that_64_bits_do_not_hold_are_real_numbers():
         t.deterministic(k @ k, "product")
         t.deterministic(np.dot(k, k), "dot")
         t.deterministic(np.einsum("i,i->", k, k), "contracted")
+        few = t.sample("few", Poisson(9e5), 20)
+        t.deterministic(np.einsum("i,i,i->", few, few, few), "thrice")
         # what is small stays whole, as an index must
         table = t.constant(np.arange(9.0))
         t.deterministic(table[(k - k).sum() + (k - k) @ (k - k)], "indexed")
@@ -275,6 +277,7 @@ def test_sums_of_counts_that_64_bits_do_not_hold_are_real_numbers():
     whole = {"sum", "reduced", "scanned", "product", "dot", "contracted"}
     for name in whole:
         torch.testing.assert_close(draws[name], squares.sum(1))
+    torch.testing.assert_close(draws["thrice"], draws["few"].pow(3).sum(1))
     torch.testing.assert_close(draws["plus"], 5 * squares)
     torch.testing.assert_close(draws["minus"], -5 * squares)
     assert not bool(draws["indexed"].any())
