@@ -2,7 +2,7 @@
 
     UNN_DATA=... python -m tests.benchmarks.hardest WEIGHTS --puzzles FILE [FILE ...] --seconds 300
         [--start WEIGHTS] [--breadth 8]
-    UNN_DATA=... python -m tests.benchmarks.hardest WEIGHTS --test FILE
+    UNN_DATA=... python -m tests.benchmarks.hardest WEIGHTS --test FILE [--count 500]
 
 An example is drawn from each file with the same probability; ``tests.benchmarks.difficult`` draws difficult
 puzzles. The test counts verified answers by the number of tries without decimation, so that nothing but the
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import unn
+from problems.reading import locate, read_text
 from problems.sudoku.files import read_puzzles
 from problems.sudoku.grids import declare, one_hot, violated_pairs
 from problems.sudoku.puzzles import Puzzles, load_puzzles, merge_puzzles
@@ -99,11 +100,17 @@ def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule) -> tuple[n
     return average.module, updates
 
 
-def test(model: unn.Solver, file: Path) -> None:
-    """Print the share of puzzles that are verified by the number of tries."""
-    lines = file.read_text().split()
-    puzzles = torch.tensor(read_puzzles("\n".join(line.split(",")[0] for line in lines), *BLOCK, str(file)))
-    puzzles = puzzles.view(-1, 9, 9)
+def test(model: unn.Solver, file: str, count: int) -> None:
+    """Print the share of puzzles that are verified by the number of tries.
+
+    Args:
+        model: the network.
+        file: puzzles, looked up in ``$UNN_DATA`` if missing.
+        count: number of puzzles, spread evenly over the file; 0 for all.
+    """
+    every = read_puzzles(read_text(locate(file), "puzzles"), *BLOCK, file)
+    step = max(1, len(every) // count) if count else 1
+    puzzles = torch.tensor(every[::step][: count or None]).view(-1, 9, 9)
     given = puzzles > 0
     X = one_hot((puzzles - 1).clamp(min=0), 9)
     for tries in TRIES:
@@ -121,7 +128,8 @@ def main(
     weights: Path,
     start: Path | None,
     files: list[str],
-    tested: Path | None,
+    tested: str | None,
+    count: int,
     options: unn.SolverOptions,
     schedule: Schedule,
 ) -> None:
@@ -144,14 +152,15 @@ def main(
     else:
         model.load_state_dict(load_file(weights))
     if tested is not None:
-        test(model.eval(), tested)
+        test(model.eval(), tested, count)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("weights", type=Path)
     parser.add_argument("--puzzles", nargs="*", default=[], help="the first file: its first 9,000 puzzles")
-    parser.add_argument("--test", type=Path)
+    parser.add_argument("--test", help="file of puzzles")
+    parser.add_argument("--count", type=int, default=0, help="number of puzzles of the test; 0 for all")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--start", type=Path, help="weights with which training begins")
@@ -168,6 +177,7 @@ if __name__ == "__main__":
         chosen.start,
         chosen.puzzles,
         chosen.test,
+        chosen.count,
         unn.SolverOptions(
             width=chosen.width,
             pool=chosen.pool,
