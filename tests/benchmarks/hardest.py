@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,20 +101,21 @@ def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule) -> tuple[n
     return average.module, updates
 
 
-def test(model: unn.Solver, file: str, count: int) -> None:
+def test(model: unn.Solver, file: str, count: int, numbers_of_tries: Sequence[int]) -> None:
     """Print the share of puzzles that are verified by the number of tries.
 
     Args:
         model: the network.
         file: puzzles, looked up in ``$UNN_DATA`` if missing.
         count: number of puzzles, spread evenly over the file; 0 for all.
+        numbers_of_tries: numbers of tries, each begun anew.
     """
     every = read_puzzles(read_text(locate(file), "puzzles"), *BLOCK, file)
     step = max(1, len(every) // count) if count else 1
     puzzles = torch.tensor(every[::step][: count or None]).view(-1, 9, 9)
     given = puzzles > 0
     X = one_hot((puzzles - 1).clamp(min=0), 9)
-    for tries in TRIES:
+    for tries in numbers_of_tries:
         answers = unn.solve(model, {"X": unn.Partial(X, given)}, options=SolvingOptions(tries=tries))
         grids = answers["X"].argmax(-1)
         right = (violated_pairs(grids, *BLOCK) == 0) & ((grids + 1 == puzzles) | ~given).flatten(1).all(1)
@@ -130,6 +132,7 @@ def main(
     files: list[str],
     tested: str | None,
     count: int,
+    numbers_of_tries: Sequence[int],
     options: unn.SolverOptions,
     schedule: Schedule,
 ) -> None:
@@ -152,7 +155,7 @@ def main(
     else:
         model.load_state_dict(load_file(weights))
     if tested is not None:
-        test(model.eval(), tested, count)
+        test(model.eval(), tested, count, numbers_of_tries)
 
 
 if __name__ == "__main__":
@@ -161,6 +164,7 @@ if __name__ == "__main__":
     parser.add_argument("--puzzles", nargs="*", default=[], help="the first file: its first 9,000 puzzles")
     parser.add_argument("--test", help="file of puzzles")
     parser.add_argument("--count", type=int, default=0, help="number of puzzles of the test; 0 for all")
+    parser.add_argument("--tries", type=int, nargs="+", default=list(TRIES))
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--start", type=Path, help="weights with which training begins")
@@ -178,6 +182,7 @@ if __name__ == "__main__":
         chosen.puzzles,
         chosen.test,
         chosen.count,
+        chosen.tries,
         unn.SolverOptions(
             width=chosen.width,
             pool=chosen.pool,
