@@ -6,7 +6,6 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from .coordinates import (
     LARGEST_SCORE,
     CoordinateName,
     Coordinates,
+    EntryCoordinates,
     coordinates_of,
     interpolated,
     knots_at_scores,
@@ -63,6 +63,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             Set by ``standardise``.
         quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
             ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
+        largest_sizes: largest size in training of each axis without a static size, in alphabetic order, shape
+            ``(axes,)``; 0 before training. Absent if there is no such axis.
 
     Raises:
         ArgumentError: for unknown coordinates.
@@ -72,6 +74,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     scales: Tensor
     log_rates: Tensor | None
     quantiles: Tensor | None
+    largest_sizes: Tensor
 
     def __init__(self, frames: Frames, coordinates: CoordinateName = "auto") -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             )
         self.frames = frames
         self.sampling = SamplingOptions()
-        self.coordinates = {
+        self.coordinates: dict[str, Coordinates | EntryCoordinates] = {
             name: coordinates_of(frames.graph.variables[name], frames.channels[name])
             if kind == "real" and coordinates != "linear"
             else Coordinates()
@@ -105,6 +108,12 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 offsets[k], scales[k] = mean, (mean * (1 - mean)) ** 0.5
         self.register_buffer("offsets", offsets)
         self.register_buffer("scales", scales)
+        static = frames.graph.size_table.static
+        axes = {axis for variable in frames.graph.variables.values() for axis in variable.axes}
+        self._dynamic_axes = sorted(axis for axis in axes if axis not in static)
+        if self._dynamic_axes:
+            self.register_buffer("largest_sizes", torch.zeros(len(self._dynamic_axes)))
+            self.register_load_state_dict_pre_hook(_complete_unknown_sizes)
         self._was_checked = False
 
     @property
@@ -213,6 +222,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
         draw = self.drawing(options.completed_by(self.sampling), trace)
         condition = self.condition(given, count, **sizes)
+        self._warn_of_larger_sizes(condition.frame)
         generators = generators_of(seed, count)
         training = self.training
         self.eval()
@@ -229,6 +239,32 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                     "far outside the training data for the precision of the network."
                 )
         return samples
+
+    def _sizes_of(self, frame: Frame) -> Tensor:
+        variables = self.graph.variables
+        sizes = {
+            axis: float(size)
+            for name, slot in frame.slots.items()
+            for axis, size in zip(variables[name].axes, slot.shape, strict=True)
+        }
+        return torch.tensor([sizes[axis] for axis in self._dynamic_axes]).to(self.largest_sizes)
+
+    def _remember_sizes(self, frame: Frame) -> None:
+        with torch.no_grad():
+            self.largest_sizes.copy_(self.largest_sizes.maximum(self._sizes_of(frame)))
+
+    def _warn_of_larger_sizes(self, frame: Frame) -> None:
+        if not self._dynamic_axes:
+            return
+        for axis, size, largest in zip(
+            self._dynamic_axes, self._sizes_of(frame).tolist(), self.largest_sizes.tolist(), strict=True
+        ):
+            if size > largest > 0:
+                warnings.warn(
+                    f"sampling: axis {axis!r} has {size:g} entries, and at most {largest:g} in training; the "
+                    "network extrapolates there.",
+                    stacklevel=4,
+                )
 
     def refuse(self, **options: object) -> None:
         """Check that options which the model does not have are left out.
@@ -267,7 +303,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         rows = frame.flatten(values)
         for k, (name, slot) in enumerate(frame.slots.items()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
-                own = self.coordinates[name]
+                own = self.coordinates[name].at(slot.shape, 0.0)
                 share = own.indistinct(rows[:, slot.numbers])
                 if share > _MOST_INDISTINCT:
                     warnings.warn(
@@ -346,6 +382,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             if not self.is_standardised():
                 self.standardise(values, **sizes)
         rows, exact, condition = self.rows_and_condition(values, observed, **sizes)
+        if self.training and self._dynamic_axes:
+            self._remember_sizes(condition.frame)
         if not any(own.whole for own in self.coordinates.values()):
             return exact, condition
         return self._standard(rows, condition.frame, noisy=True).to(exact), condition
@@ -477,13 +515,12 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             slopes = slopes + warp.log()
         return slopes
 
-    def _coordinates_at(self, frame: Frame) -> dict[str, Coordinates]:
-        """Coordinates of all variables with their rates."""
-        if self.log_rates is None:
-            return self.coordinates
+    def _coordinates_at(self, frame: Frame) -> dict[str, Coordinates | EntryCoordinates]:
+        """Coordinates of all variables in their shapes, with their rates."""
+        rates = [0.0] * len(frame.slots) if self.log_rates is None else self.log_rates.double().exp()
         return {
-            name: replace(self.coordinates[name], rate=rate)
-            for name, rate in zip(frame.slots, self.log_rates.double().exp(), strict=True)
+            name: self.coordinates[name].at(slot.shape, rate)
+            for (name, slot), rate in zip(frame.slots.items(), rates, strict=True)
         }
 
     @property
@@ -521,7 +558,16 @@ def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: 
         state[prefix + "log_rates"] = torch.full_like(model.log_rates, _NO_RATE)
 
 
-def _noise_for(own: Coordinates, x: Tensor, generator: torch.Generator | None = None) -> Tensor | float:
+def _complete_unknown_sizes(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """State dicts of earlier versions do not say the sizes of their training."""
+    assert isinstance(model.largest_sizes, Tensor)
+    if prefix + "offsets" in state and prefix + "largest_sizes" not in state:
+        state[prefix + "largest_sizes"] = torch.zeros_like(model.largest_sizes)
+
+
+def _noise_for(
+    own: Coordinates | EntryCoordinates, x: Tensor, generator: torch.Generator | None = None
+) -> Tensor | float:
     """Noise of counts, shape of ``x``, from torch's global generator by default; 0 for other values."""
     if not own.whole:
         return 0.0

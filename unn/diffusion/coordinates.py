@@ -8,13 +8,16 @@ adding uniform noise from [0, 1) (dequantisation), which flooring removes exactl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..graph.arrays import Variable
+from ..graph.bounds import EntryBounds
 from ..regularizers import Counts, Elementwise, Proportions
 
 CoordinateName = Literal["auto", "domain", "quantiles", "linear"]
@@ -45,7 +48,8 @@ class Coordinates:
     """Coordinates of the numbers of one variable.
 
     Attributes:
-        low, high: bounds of each number; infinite for none.
+        low, high: bounds of each number; infinite for none. Tensors of finite bounds, shape ``(numbers,)``,
+            where they differ.
         whole: whether values are whole numbers.
         proportions: number of positive numbers of a node that sum to one; 0 for other values.
         rate: of values with one bound, a scalar r >= 0 by which the coordinate log(exp(r x) - 1) - log(r) of
@@ -53,8 +57,8 @@ class Coordinates:
             everywhere.
     """
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: float | Tensor = -math.inf
+    high: float | Tensor = math.inf
     whole: bool = False
     proportions: int = 0
     rate: Tensor | float = 0.0
@@ -62,12 +66,16 @@ class Coordinates:
     @property
     def are_logarithms(self) -> bool:
         """Whether coordinates are logarithms, at least of small values."""
-        return not math.isinf(self.low) and math.isinf(self.high)
+        return _is_bound(self.low) and not _is_bound(self.high)
 
     @property
     def are_linear(self) -> bool:
         """Whether coordinates are the values themselves."""
-        return math.isinf(self.low) and math.isinf(self.high) and not self.proportions
+        return not (_is_bound(self.low) or _is_bound(self.high) or self.proportions)
+
+    def at(self, shape: Sequence[int], rate: Tensor | float) -> Coordinates:
+        """The coordinates of a variable of a shape, with a rate."""
+        return replace(self, rate=rate)
 
     def forward(self, values: Tensor, noise: Tensor | float = 0.5) -> Tensor:
         """Coordinates of values, in double precision, shape ``(batch, numbers)``.
@@ -83,11 +91,12 @@ class Coordinates:
             return centred.flatten(1)
         if self.whole:
             x = x + noise
-        if math.isinf(self.low):
+        if not _is_bound(self.low):
             return x
-        if math.isinf(self.high):
-            return softened_log((x - self.low).clamp(min=_LEAST_POSITIVE), self.rate)
-        share = (x - self.low) / (self._top - self.low)
+        low, top = _like(self.low, x), _like(self._top, x)
+        if not _is_bound(self.high):
+            return softened_log((x - low).clamp(min=_LEAST_POSITIVE), self.rate)
+        share = (x - low) / (top - low)
         scores: Tensor = torch.special.ndtri(share.clamp(_LEAST, 1 - _LEAST))
         return scores
 
@@ -127,34 +136,36 @@ class Coordinates:
         if self.proportions:
             shares: Tensor = y.unflatten(1, (-1, self.proportions)).softmax(-1)
             return shares.flatten(1)
-        if math.isinf(self.low):
+        if not _is_bound(self.low):
             return y
-        if math.isinf(self.high):
-            x = self.low + softened_exp(y, self.rate)
+        low, high, top = (_like(bound, y) for bound in (self.low, self.high, self._top))
+        if not _is_bound(self.high):
+            x = low + softened_exp(y, self.rate)
         else:
-            x = self.low + (self._top - self.low) * torch.special.ndtr(y)
+            x = low + (top - low) * torch.special.ndtr(y)
         if self.whole:
             x = x.floor()
-        return x.clamp(self.low, self.high)
+        return x.clamp(low, high)
 
     def log_slope(self, values: Tensor) -> Tensor:
         """Logarithm of the derivative of each coordinate of continuous values, shape ``(batch, numbers)``."""
         x = values.double()
-        if math.isinf(self.low):
+        if not _is_bound(self.low):
             return torch.zeros_like(x)
-        if math.isinf(self.high):
-            distance = (x - self.low).clamp(min=_LEAST_POSITIVE)
+        low, high = _like(self.low, x), _like(self.high, x)
+        if not _is_bound(self.high):
+            distance = (x - low).clamp(min=_LEAST_POSITIVE)
             # r / (1 - exp(-r x))
             slope: Tensor = self.rate * distance - softened_log(distance, self.rate)
             return slope
         y = self.forward(values)
         # the derivative of the normal quantile is the inverse of the density there
-        return 0.5 * y * y + 0.5 * math.log(2 * math.pi) - math.log(self.high - self.low)
+        return 0.5 * y * y + 0.5 * math.log(2 * math.pi) - (high - low).log()
 
     def balanced(self, values: Tensor, noise: Tensor | float = 0.5) -> float:
         """The rate that balances the tails of some values with one bound; arguments as of ``forward``."""
         x = values.double() + noise if self.whole else values.double()
-        return balanced_rate((x - self.low).clamp(min=_LEAST_POSITIVE))
+        return balanced_rate((x - _like(self.low, x)).clamp(min=_LEAST_POSITIVE))
 
     def indistinct(self, values: Tensor) -> float:
         """Share of the values that lie too near to a bound, though not at it, to differ in their
@@ -162,19 +173,106 @@ class Coordinates:
         if self.whole or self.are_linear or not values.numel():
             return 0.0
         x, least = values.double(), _LEAST_POSITIVE
-        distance = x if self.proportions else x - self.low
-        if not self.proportions and not math.isinf(self.high):
-            width = self.high - self.low
-            distance, least = torch.minimum(distance, self.high - x) / width, _LEAST
+        low, high = _like(self.low, x), _like(self.high, x)
+        distance = x if self.proportions else x - low
+        if not self.proportions and _is_bound(self.high):
+            distance, least = torch.minimum(distance, high - x) / (high - low), _LEAST
         return float(((distance > 0) & (distance < least)).double().mean())
 
     @property
-    def _top(self) -> float:
+    def _top(self) -> float | Tensor:
         return self.high + 1 if self.whole else self.high
 
 
-def coordinates_of(variable: Variable, channels: int) -> Coordinates:
-    """Coordinates of a variable by the domain of its regularizer.
+@dataclass(frozen=True)
+class EntryCoordinates:
+    """Coordinates of a variable whose entries have different bounds.
+
+    Methods are those of ``Coordinates``; numbers without bounds, with one and with two are converted apart.
+
+    Attributes:
+        bounds: bounds of the entries.
+        whole: whether values are whole numbers.
+        rate: as of ``Coordinates``, for the numbers with one bound.
+        shape: shape of the variable; that of the bounds by default.
+    """
+
+    bounds: EntryBounds
+    whole: bool = False
+    rate: Tensor | float = 0.0
+    shape: tuple[int, ...] | None = None
+    proportions = 0
+    are_linear = False
+
+    @property
+    def low(self) -> Tensor:
+        """Lower bounds, of the shape of the variable."""
+        return self._bounds[0]
+
+    @property
+    def high(self) -> Tensor:
+        """Upper bounds, of the shape of the variable."""
+        return self._bounds[1]
+
+    @property
+    def are_logarithms(self) -> bool:
+        """Whether the coordinates of some numbers are logarithms."""
+        return bool((self.low.isfinite() & self.high.isinf()).any())
+
+    def at(self, shape: Sequence[int], rate: Tensor | float) -> EntryCoordinates:
+        return replace(self, rate=rate, shape=tuple(shape))
+
+    def forward(self, values: Tensor, noise: Tensor | float = 0.5) -> Tensor:
+        return self._joined([own.forward(values[:, at], _at(noise, at)) for at, own in self._parts])
+
+    def within_reach(self, coordinates: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
+        return self._joined(
+            [own.within_reach(coordinates[:, at], offset[at], scale[at]) for at, own in self._parts]
+        )
+
+    def backward(self, coordinates: Tensor) -> Tensor:
+        return self._joined([own.backward(coordinates[:, at]) for at, own in self._parts])
+
+    def log_slope(self, values: Tensor) -> Tensor:
+        return self._joined([own.log_slope(values[:, at]) for at, own in self._parts])
+
+    def balanced(self, values: Tensor, noise: Tensor | float = 0.5) -> float:
+        rates = [own.balanced(values[:, at], _at(noise, at)) for at, own in self._parts if own.are_logarithms]
+        return rates[0] if rates else 0.0
+
+    def indistinct(self, values: Tensor) -> float:
+        shares = [own.indistinct(values[:, at]) * len(at) for at, own in self._parts]
+        return sum(shares) / self.low.numel()
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = (torch.from_numpy(x) for x in self.bounds.arrays())
+        shape = self.bounds.shape if self.shape is None else self.shape
+        return low.expand(shape), high.expand(shape)
+
+    @cached_property
+    def _parts(self) -> list[tuple[Tensor, Coordinates]]:
+        """Columns of the numbers without bounds, with one and with two, each with their coordinates."""
+        low, high = (x.reshape(-1) for x in self._bounds)
+        has_low, has_high = low.isfinite(), high.isfinite()
+        linear, half, whole = (x.nonzero()[:, 0] for x in (~has_low, has_low & ~has_high, has_high))
+        parts = [
+            (linear, Coordinates(whole=self.whole)),
+            (half, Coordinates(low[half], math.inf, self.whole, rate=self.rate)),
+            (whole, Coordinates(low[whole], high[whole], self.whole)),
+        ]
+        return [(columns, own) for columns, own in parts if len(columns)]
+
+    @cached_property
+    def _order(self) -> Tensor:
+        return torch.cat([columns for columns, _ in self._parts]).argsort()
+
+    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), 1)[:, self._order.to(parts[0].device)]
+
+
+def coordinates_of(variable: Variable, channels: int) -> Coordinates | EntryCoordinates:
+    """Coordinates of a variable by the domain of its regularizer, or the bounds of its entries.
 
     Args:
         variable: variable with continuous values or counts.
@@ -183,12 +281,26 @@ def coordinates_of(variable: Variable, channels: int) -> Coordinates:
     regularizer = variable.regularizer
     if isinstance(regularizer, Proportions):
         return Coordinates(proportions=channels)
+    if variable.bounds is not None:
+        return EntryCoordinates(variable.bounds, isinstance(regularizer, Counts))
     if not isinstance(regularizer, Elementwise):
         return Coordinates()
     low, high = regularizer.interval()
     if math.isinf(low) and not math.isinf(high):
         return Coordinates()
     return Coordinates(low, high, isinstance(regularizer, Counts))
+
+
+def _is_bound(bound: float | Tensor) -> bool:
+    return isinstance(bound, Tensor) or not math.isinf(bound)
+
+
+def _like(bound: float | Tensor, x: Tensor) -> Tensor:
+    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+
+
+def _at(noise: Tensor | float, columns: Tensor) -> Tensor | float:
+    return noise[:, columns] if isinstance(noise, Tensor) else noise
 
 
 def softened_log(x: Tensor, rate: Tensor | float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -300,7 +301,8 @@ class Diffusion(ConditionalModel):
 
         It is that of the deterministic samplers, by the probability-flow ODE (Song et al., 2021), without
         self-conditioning. Evaluations of the network: four per step, each with a derivative for every
-        unobserved number, or for every probe.
+        unobserved number, or for every probe. Positive values nearer to zero than nearly all examples have
+        the density of the nearest value that is not, since networks extrapolate their logarithms there.
 
         Args:
             values: values by variable, shape ``(batch, *axes)``.
@@ -322,6 +324,13 @@ class Diffusion(ConditionalModel):
             values, {} if observed is None else observed, **(sizes or {}), **named_sizes
         )
         numbers, frame = condition.numbers, condition.frame
+        within_reach = self._standard_evidence(rows, frame).to(exact)
+        condition = replace(condition, rows=torch.where(numbers, within_reach, 0))
+        one_sided = torch.zeros(frame.numbers, dtype=torch.bool, device=exact.device)
+        for name, slot in frame.slots.items():
+            one_sided[slot.numbers] = self.coordinates[name].are_logarithms
+        exact = torch.where(one_sided, within_reach, exact)
+        rows = torch.where(one_sided, self._natural(exact, frame).to(rows), rows.to(exact.device))
         for name, slot in frame.slots.items():
             own = self.coordinates[name]
             if (slot.kind != "real" or own.whole or own.proportions) and not bool(

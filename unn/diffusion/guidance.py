@@ -89,12 +89,12 @@ class CoordinateLine:
     """The standardised coordinates of a real variable.
 
     Attributes:
-        low, high: bounds of its values.
+        low, high: bounds of its values, each a number or of the shape of the variable.
         place: increasing function from values to coordinates, of the shape of the variable.
     """
 
-    low: float
-    high: float
+    low: float | Tensor
+    high: float | Tensor
     place: Callable[[Tensor], Tensor]
 
 
@@ -196,9 +196,10 @@ class Near(Guide):
     ) -> Tensor:
         measured, noise = (torch.as_tensor(x).to(value) for x in (self.value, self.deviation))
         # an interval of the noise within the bounds says how wide the likelihood is in coordinates
-        margin = torch.minimum(noise, torch.as_tensor(line.high - line.low).to(value)) / 8
-        start = torch.clamp(measured - noise, line.low + margin, line.high - 2 * margin)
-        end = torch.clamp(measured + noise, start + margin, line.high - margin)
+        low, high = (torch.as_tensor(x).to(value) for x in (line.low, line.high))
+        margin = torch.minimum(noise, high - low) / 8
+        start = torch.clamp(measured - noise, low + margin, high - 2 * margin)
+        end = torch.clamp(measured + noise, start + margin, high - margin)
         first, last = line.place(start), line.place(end)
         width, natural = (last - first) / 2, (end - start) / 2
         variance = width**2 + deviation**2
@@ -468,7 +469,8 @@ class _Twist:
         if len(guide.names()) != 1:
             return None
         (name,) = guide.names()
-        own, slot = model.coordinates[name], frame.slots[name]
+        slot = frame.slots[name]
+        own = model.coordinates[name].at(slot.shape, 0.0)
         if own.are_linear and model.quantiles is None:
             return None
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError
 from ..plain import array_of, planned
+from .bounds import EntryBounds
 from .patterns import Pattern, parse_pattern
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ class Variable(Array):
         node_axes: leading axes that index separate nodes. Without a declared bar, these are all axes if the
             regularizer is elementwise, and none otherwise.
         has_bar: whether the node axes were declared, left of a bar.
+        bounds: bounds of its entries, where these differ; None for those of the regularizer.
     """
 
     regularizer: Regularizer
     node_axes: tuple[str, ...] = ()
     has_bar: bool = False
+    bounds: EntryBounds | None = None
 
     @property
     def feature_axes(self) -> tuple[str, ...]:

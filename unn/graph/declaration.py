@@ -5,16 +5,19 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, suggest, unknown, whole_number
 from ..regularizers import Elementwise, Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
+from .bounds import entry_bounds
 from .factor import Constraint, EnergyFactor, Factor
 from .fusion import Fusion, check_fusions
 from .sizes import SizeRelation, SizeTable
@@ -59,17 +62,27 @@ class Declaration(nn.Module):
 
     # -- declarations ----------------------------------------------------------------------------------------
 
-    def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
+    def variable(
+        self,
+        name: str,
+        axes: str,
+        regularizer: Regularizer = None,  # type: ignore[assignment]
+        bounds: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Variable:
         """Declare an array that can be observed or inferred.
 
         Args:
             name: unique identifier in the graph.
             axes: names separated by spaces; axes left of a bar index separate nodes: ``"row col | digit"``.
             regularizer: determines the domain and the activation.
+            bounds: lower and upper bounds of real entries or counts, inside the domain of the regularizer,
+                where they differ from one entry to the next: each a number or an array that broadcasts to the
+                shape of the variable. Samples stay inside them. Factors with an energy do not take such a
+                variable.
 
         Raises:
-            DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit
-                the axes.
+            DeclarationError: for a name in use, axes that are not names, a regularizer that does not fit
+                the axes, or bounds that do not fit both.
         """
         names, barred = parse_axes("variable", name, axes)
         if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
@@ -89,6 +102,10 @@ class Declaration(nn.Module):
         node_axes = names if elementwise and "|" not in axes else names[:barred]
         has_bar = barred > 0 or (elementwise and "|" in axes)
         variable = Variable(name, names, bound, node_axes, has_bar)
+        if bounds is not None:
+            static = self._table.static
+            sizes = {axis: self.sizes.get(axis, static.get(self._table.root(axis))) for axis in names}
+            variable = replace(variable, bounds=entry_bounds(variable, bounds, sizes))
         self._declare(variable)
         try:
             # the size rules of the regularizer may conflict with known sizes
@@ -297,6 +314,11 @@ class Declaration(nn.Module):
                 raise DeclarationError(
                     f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {problem} "
                     f"({self.name!r}).{remedy}"
+                )
+            if isinstance(factor, EnergyFactor) and isinstance(declared, Variable) and declared.bounds:
+                raise DeclarationError(
+                    f"factor {factor.name!r} has an energy, which does not hold the bounds of the entries of "
+                    f"variable {declared.name!r}; declare a variable for each of its domains."
                 )
         factor.indices = self._indices_of(factor)
         if self.factors.get(factor.name) is factor:

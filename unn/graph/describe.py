@@ -116,6 +116,8 @@ def _variable_lines(graph: Declaration) -> list[str]:
         )
         lines += _wrap(f"  {variable.name}: ", axes, 6)
         lines += _wrap("      ", f"Psi(x) = {regularizer.formula}, by {regularizer!r}", 10)
+        if variable.bounds is not None:
+            lines += _wrap("      ", f"entries {variable.bounds}", 10)
         lines += _wrap("      ", f"activation: {regularizer.activation}{' over ' if over else ''}{over}", 10)
     return lines
 

@@ -55,7 +55,12 @@ def contract_latents(
         axes |= {axis: int(size or 0) for axis, size in zip(variable.axes, shape, strict=True)}
     result = type(graph)(graph.name, **axes)
     copies = {
-        variable.name: result.variable(variable.name, variable.pattern, variable.regularizer)
+        variable.name: result.variable(
+            variable.name,
+            variable.pattern,
+            variable.regularizer,
+            bounds=variable.bounds.arrays() if variable.bounds else None,
+        )
         for variable in variables
     }
     rows, columns = _remaining_edges(whole, [variable.name for variable in variables])

@@ -91,7 +91,7 @@ def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
 
     A letter is a candidate unless it is shifted or indexes a parameter or a constant. Letters of the same
     axis are permuted together, as are the axes that a letter indexes. A candidate is reported if two
-    permutations that generate the symmetric group leave the adjacency invariant.
+    permutations that generate the symmetric group leave the adjacency invariant, and the bounds of entries.
 
     Args:
         graph: the declaration.
@@ -104,7 +104,7 @@ def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
     return [
         symmetry
         for symmetry in candidates(graph, matrix.shapes)
-        if symmetry.size > 1 and _is_invariant(symmetry, matrix)
+        if symmetry.size > 1 and _is_invariant(symmetry, matrix) and _keeps_bounds(symmetry, graph)
     ]
 
 
@@ -356,6 +356,19 @@ def _is_invariant(symmetry: Symmetry, adjacency: Adjacency) -> bool:
         adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency)
         for order in generators(symmetry.size)
     )
+
+
+def _keeps_bounds(symmetry: Symmetry, graph: Declaration) -> bool:
+    """Whether the bounds of the entries of each variable are equal along the index."""
+    for part in symmetry.parts:
+        bounds = graph.variables[part.variable].bounds
+        if bounds is None or bounds.shape[part.axis] == 1:
+            continue
+        for x in bounds.arrays():
+            along = np.moveaxis(x, part.axis, 0).reshape(part.before, symmetry.size, part.after, -1)
+            if not bool((along == along[:, :1]).all()):
+                return False
+    return True
 
 
 def moved_nodes(shapes: Mapping[str, tuple[int, ...]], move: Callable[[str, list[Nodes]], None]) -> Nodes:

@@ -311,6 +311,32 @@ class Rows:
                 f"variable {slot.name!r}: values are {domain}, got {wrong}; no evidence outside the support "
                 "has a posterior."
             )
+        self._check_bounds(slot, x, observed)
+
+    def _check_bounds(self, slot: Slot, x: Tensor, observed: Tensor | None) -> None:
+        """Check the bounds of entries, where a variable has them; arguments as of ``_check_domain``."""
+        bounds = self.graph.variables[slot.name].bounds
+        if bounds is None:
+            return
+        low, high = (
+            torch.from_numpy(bound).to(x).expand(slot.shape).reshape(x.shape[1:]) for bound in bounds.arrays()
+        )
+        # a narrow interval has a tolerance relative to its width, and bounds are rounded
+        size = torch.maximum(_zero_if_infinite(low.abs()), _zero_if_infinite(high.abs()))
+        rounding = 4 * torch.finfo(x.dtype).eps * size
+        margin = (tolerance(x.dtype) * (high - low).clamp(max=1.0)).maximum(rounding)
+        outside = (x < low - margin) | (x > high + margin)
+        if observed is not None:
+            outside = outside & observed[..., None]
+        if bool(outside.any()):
+            row, node, channel = outside.nonzero()[0].tolist()
+            flat = torch.tensor(node * slot.channels + channel)
+            place = ",".join(str(int(k)) for k in torch.unravel_index(flat, slot.shape))
+            raise ObservationError(
+                f"variable {slot.name!r}: entry [{place}] lies between {low[node, channel]:g} and "
+                f"{high[node, channel]:g}, got {x[row, node, channel]:g}; no evidence outside the support "
+                "has a posterior."
+            )
 
     def _check_shape(self, slot: Slot, value: object) -> None:
         if (
@@ -540,3 +566,7 @@ def _slots(graph: Declaration, sizes: Mapping[str, int], variables: Collection[s
         )
         node, number = node + count, number + count * channels
     return slots
+
+
+def _zero_if_infinite(x: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), x, 0)

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import DeclarationError
 from ..factor_graph import FactorGraph
 from ..graph.structure import Clique, Depends, Pairs
+from .kinds import Array, Shape
 from .letters import Link, Names, Written
 from .recognise import Template, recognise
 from .sharing import unequal_indices, with_ordered
@@ -52,7 +53,9 @@ def _declare_graph(
     # includes the sizes of option axes and of letters that split axes
     graph = FactorGraph(name, **{axis: size for axis, size in names.sizes.items() if axis not in free})
     for variable, axes in declarations:
-        graph.variable(variable.name, axes, variable.values.regularizer())
+        shape = tuple(0 if axis in free else size for axis, size in zip(axes.split(), variable.nodes.shape))
+        bounds = _bounds_of(variable, tape, shape)
+        graph.variable(variable.name, axes, variable.values.regularizer(), bounds)
     for factor in written:
         references = [graph.variables[variable][text] for variable, text in factor.references]
         if factor.pairs is not None:
@@ -63,6 +66,30 @@ def _declare_graph(
         else:
             graph.factor(Clique(*references, each=factor.each, ordered=factor.ordered))
     return graph
+
+
+def _bounds_of(variable: Recorded, tape: Tape, shape: Shape) -> tuple[Array, Array] | None:
+    """Bounds of the entries of real variables and counts, where they differ from those of the kind.
+
+    Args:
+        variable: variable of the program.
+        tape: tape of a complete run.
+        shape: sizes of its axes; 0 for axes without a static size, along which bounds are equal or unknown.
+    """
+    kind = variable.values
+    if kind.name not in ("real", "count"):
+        return None
+    low, high = (np.full(len(tape.parents), bound) for bound in (kind.low, kind.high))
+    for statement in tape.statements:
+        own = statement.kind
+        low[statement.nodes], high[statement.nodes] = statement.bounds or (own.low, own.high)
+    low, high = low[variable.nodes], high[variable.nodes]
+    if kind.name == "count":
+        low = np.zeros_like(low)
+    for axis, size in enumerate(shape):
+        if not size:
+            low, high = low.min(axis, keepdims=True), high.max(axis, keepdims=True)
+    return low, high
 
 
 def _check_complete(tape: Tape) -> None:

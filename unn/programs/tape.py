@@ -58,6 +58,8 @@ class Statement:
         cliques: families of cliques of jointly drawn entries; for each, the axes of the value that index its
             cliques.
         name: name of the variable or entries with the value; None before it is assigned.
+        bounds: lower and upper bounds of the entries, each in the shape of the value, where these differ;
+            None for those of the kind.
     """
 
     role: str
@@ -66,6 +68,7 @@ class Statement:
     nodes: Nodes
     cliques: tuple[tuple[int, ...], ...] = ()
     name: str | None = None
+    bounds: tuple[Array, Array] | None = None
 
 
 @dataclass(eq=False)

@@ -102,6 +102,9 @@ class Tracer:
             (*range(len(batch)), *(len(batch) + axis for axis in family)) for family in given.cliques
         )
         statement = self._statement("sample", line, given.kind, spread, cliques)
+        if given.bounds is not None:
+            low, high = (np.broadcast_to(bound, whole) for bound in given.bounds)
+            statement.bounds = low, high
         widths = tuple(
             int(np.prod(given.parameter_shapes.get(key, ()), dtype=np.int64)) for key in parameters
         )

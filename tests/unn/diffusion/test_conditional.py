@@ -11,7 +11,7 @@ from support.toy import same_tensors
 from torch._dynamo.utils import counters
 
 import unn
-from factors import Depends
+from factors import Clique, Depends
 from unn.diffusion import SAMPLERS, VAEAC, Diffusion, LogUniform, MaskedDiffusion, Regressor
 from unn.programs import Normal, trace_plates
 
@@ -403,3 +403,26 @@ def test_a_compiled_model_draws_the_same_samples_and_is_saved_as_before(kind):
     assert same_tensors(samples.values, expected.values)
     assert list(model.state_dict()) == names
     assert same_tensors(copy.deepcopy(model).sample(count=3, seed=0).values, expected.values)
+
+
+def test_sampling_at_a_larger_size_than_any_in_training_is_said():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("chain")
+    X = g.variable("X", "n", unn.SquaredNorm())
+    g.factor(Clique(X["i"]))
+    model = unn.Diffusion(unn.Denoiser(g, width=8, depth=1, heads=1))
+    model.sample(count=1, steps=1, seed=0, sizes={"n": 5})
+    model.train()
+    for n in (4, 2):
+        model.loss({"X": torch.randn(3, n)}, torch.zeros(3, n, dtype=torch.bool))
+    model.eval()
+    model.sample(count=1, steps=1, seed=0, sizes={"n": 4})
+    with pytest.warns(UserWarning, match=says("axis 'n'", "5 entries", "at most 4 in training")):
+        model.sample(count=1, steps=1, seed=0, sizes={"n": 5})
+    # weights keep the sizes, and those of earlier versions do not say them
+    again = unn.Diffusion(unn.Denoiser(g, width=8, depth=1, heads=1))
+    again.load_state_dict(model.state_dict())
+    assert again.largest_sizes.tolist() == [4]
+    earlier = {name: x for name, x in model.state_dict().items() if name != "largest_sizes"}
+    again.load_state_dict(earlier)
+    again.sample(count=1, steps=1, seed=0, sizes={"n": 5})

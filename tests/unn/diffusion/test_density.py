@@ -9,7 +9,7 @@ from support.helpers import says
 import unn
 from unn.diffusion.density import flow_log_density
 from unn.errors import ArgumentError, ObservationError
-from unn.programs import Bernoulli, Beta, LogNormal, MultivariateNormal, Normal, trace_plates
+from unn.programs import Bernoulli, Beta, Exponential, LogNormal, MultivariateNormal, Normal, trace_plates
 
 LEVELS = (0.002, 80.0)
 
@@ -116,6 +116,32 @@ def test_densities_are_those_of_natural_values_whatever_the_coordinates(coordina
     expected = expected - parts["z"].log_prob(values["z"])
     tolerance = 0.4 if coordinates == "quantiles" else 0.05
     assert (alone - expected).abs().quantile(0.9) < tolerance
+
+
+@pytest.mark.parametrize("program", ["x", "entries"])
+def test_densities_of_positive_values_are_constant_where_networks_extrapolate(program):
+    def one(t):
+        t.sample("b", Normal(t.sample("x", Exponential(2.0)), 1.0))
+
+    def entries(t):
+        x = t.empty("x", 2)
+        x[0], x[1] = t.sample(Exponential(2.0)), t.sample(Normal())
+        t.sample("b", Normal(x.sum(), 1.0))
+
+    traced = unn.trace(one if program == "x" else entries)
+    model = Exact(unn.Denoiser(traced.graph, width=8, depth=1, heads=1)).double()
+    model.standardise(traced.draw(20_000, seed=0, dtype=torch.float64))
+    x = torch.tensor([0.0, 1e-9, 1e-6, 1e-2, 0.1, 0.5], dtype=torch.float64)
+    values = {"x": x if program == "x" else torch.stack([x, torch.zeros_like(x)], 1), "b": torch.ones_like(x)}
+    density = model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=50)
+    assert density.isfinite().all()
+    torch.testing.assert_close(density[:3], density[:1].expand(3))
+    # the true density has no more than two nats between these values
+    assert (density[0] - density[3:]).abs().max() < 4
+    # evidence at the bound is that of samples
+    given = {"x": torch.ones(1, *values["x"].shape[1:], dtype=torch.bool)}
+    density = model.log_prob(values, given, steps=50)
+    torch.testing.assert_close(density[:3], density[:1].expand(3))
 
 
 def test_evidence_on_every_number_has_density_one():

@@ -36,7 +36,7 @@ class Rule:
     holds: Callable[[Array], Array]
 
 
-_DESCRIBED = ("parameters", "kind", "event", "parameter_shapes", "cliques", "exchangeable", "rules")
+_DESCRIBED = ("parameters", "kind", "bounds", "event", "parameter_shapes", "cliques", "exchangeable", "rules")
 """Attributes that the base class defines."""
 
 
@@ -54,6 +54,8 @@ class Distribution(ABC):
     Attributes:
         parameters: parameters as given.
         kind: kind of the values.
+        bounds: lower and upper bounds of the draws, which broadcast to their shape, where they differ from
+            one draw to the next; None for those of the kind.
         event: shape of one draw.
         parameter_shapes: shape of the trailing axes of each parameter that belong to one draw; () for
             parameters that are not named.
@@ -68,6 +70,7 @@ class Distribution(ABC):
     """
 
     kind: Kind = REAL
+    bounds: tuple[Array, Array] | None = None
     event: tuple[int, ...] = ()
     parameter_shapes: Mapping[str, tuple[int, ...]] = {}
     cliques: tuple[tuple[int, ...], ...] = ()

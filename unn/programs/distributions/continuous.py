@@ -203,29 +203,31 @@ class Beta(Distribution):
         return np.where((values >= 0) & (values <= 1), inside, -np.inf)
 
 
-def _range_of(x: Recordable) -> tuple[float, float] | None:
-    """Least and largest value of a constant, or of a draw; None where it is not known."""
+def _range_of(x: Recordable) -> tuple[Array, Array] | None:
+    """Least and largest values of the entries of a constant, or of a draw; None where they are not known."""
     if isinstance(x, (list, tuple)) and holds_values(x):
         ranges = [_range_of(y) for y in x]
         known = [r for r in ranges if r is not None]
-        return (min(r[0] for r in known), max(r[1] for r in known)) if len(known) == len(ranges) else None
+        if len(known) < len(ranges):
+            return None
+        low, high = (np.stack(np.broadcast_arrays(*side)) for side in zip(*known, strict=True))
+        return low, high
     if holds_values(x):
         statement = x.statement if isinstance(x, Value) else None
-        drawn = statement is not None and statement.role == "sample" and statement.kind.name == "real"
-        return (statement.kind.low, statement.kind.high) if statement is not None and drawn else None
+        if statement is None or statement.role != "sample" or statement.kind.name != "real":
+            return None
+        kind = statement.kind
+        return statement.bounds or (np.full(x.shape, kind.low), np.full(x.shape, kind.high))
     numbers = np.asarray(x, dtype=np.float64)
-    return (
-        (float(numbers.min()), float(numbers.max())) if numbers.size and np.isfinite(numbers).all() else None
-    )
+    return (numbers, numbers) if numbers.size and np.isfinite(numbers).all() else None
 
 
 class Uniform(Distribution):
     """The uniform distribution between two bounds; with equal bounds, a point mass, whose density is infinite
     there.
 
-    The domain of its variable lies between the least value of the lower bound and the largest of the upper
-    one, where both are constants or whole draws, and where it is then bounded on both sides, or from 0 on.
-    Computed bounds, entries of draws among them, are not known.
+    The domain of each entry lies between the least value of its lower bound and the largest of its upper
+    one, where both are constants or whole draws. Computed bounds, entries of draws among them, are not known.
 
     Args:
         low: lower bound.
@@ -239,9 +241,13 @@ class Uniform(Distribution):
     def __init__(self, low: Recordable = 0.0, high: Recordable = 1.0) -> None:
         super().__init__(low=low, high=high)
         lower, upper = _range_of(low), _range_of(high)
-        # a point mass has no interior
-        if lower is not None and upper is not None and lower[0] < upper[1]:
-            self.kind = Kind("real", low=lower[0], high=upper[1])
+        if lower is not None and upper is not None:
+            least, greatest = np.broadcast_arrays(lower[0], upper[1])
+        if lower is not None and upper is not None and least.min() < greatest.max():
+            self.kind = Kind("real", low=float(least.min()), high=float(greatest.max()))
+            # a point mass has no interior
+            inside = least < greatest
+            self.bounds = np.where(inside, least, self.kind.low), np.where(inside, greatest, self.kind.high)
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         low, high = parameters["low"], parameters["high"]

@@ -167,6 +167,9 @@ class Binomial(Distribution):
         super().__init__(trials=trials, probability=probability)
         most = 0.0 if holds_values(trials) else float(np.max(trials, initial=0.0))
         self.kind = Kind("count", high=most) if most else Kind("count")
+        if most:
+            high = np.asarray(trials, dtype=np.float64)
+            self.bounds = np.zeros_like(high), high
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         trials = parameters["trials"].astype(np.int64)
