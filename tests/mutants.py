@@ -317,6 +317,27 @@ MUTANTS = (
         "return (below + place) / (samples.shape[1] + 1)",
         "tests/unn/test_calibration.py",
     ),
+    Mutant(
+        "entries of one variable have the domain of all",
+        "unn/diffusion/coordinates.py",
+        "    if variable.bounds is not None:\n        return EntryCoordinates",
+        "    if False:\n        return EntryCoordinates",
+        "tests/unn/diffusion/test_entry_bounds.py",
+    ),
+    Mutant(
+        "embeddings are shared along axes whose bounds differ",
+        "unn/graph/symmetries.py",
+        "if not bool((along == along[:, :1]).all()):",
+        "if False:",
+        "tests/unn/diffusion/test_entry_bounds.py",
+    ),
+    Mutant(
+        "the density of positive numbers is that of the extrapolated network",
+        "unn/diffusion/diffusion.py",
+        "exact = torch.where(one_sided, within_reach, exact)",
+        "exact = torch.where(one_sided, exact, exact)",
+        "tests/unn/diffusion/test_density.py",
+    ),
 )
 
 

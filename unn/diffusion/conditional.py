@@ -222,7 +222,6 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
         draw = self.drawing(options.completed_by(self.sampling), trace)
         condition = self.condition(given, count, **sizes)
-        self._warn_of_larger_sizes(condition.frame)
         generators = generators_of(seed, count)
         training = self.training
         self.eval()
@@ -238,6 +237,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                     f"sampling: samples of variable {name!r} are NaN or infinite; the evidence may lie too "
                     "far outside the training data for the precision of the network."
                 )
+        self._warn_of_larger_sizes(condition.frame)
         return samples
 
     def _sizes_of(self, frame: Frame) -> Tensor:
@@ -256,15 +256,16 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     def _warn_of_larger_sizes(self, frame: Frame) -> None:
         if not self._dynamic_axes:
             return
-        for axis, size, largest in zip(
+        sizes = zip(
             self._dynamic_axes, self._sizes_of(frame).tolist(), self.largest_sizes.tolist(), strict=True
-        ):
-            if size > largest > 0:
-                warnings.warn(
-                    f"sampling: axis {axis!r} has {size:g} entries, and at most {largest:g} in training; the "
-                    "network extrapolates there.",
-                    stacklevel=4,
-                )
+        )
+        larger = [
+            f"axis {axis!r} has {size:g} entries, and at most {largest:g} in training"
+            for axis, size, largest in sizes
+            if size > largest > 0
+        ]
+        if larger:
+            warnings.warn(f"sampling: {'; '.join(larger)}. The network extrapolates there.", stacklevel=4)
 
     def refuse(self, **options: object) -> None:
         """Check that options which the model does not have are left out.

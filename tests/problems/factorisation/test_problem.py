@@ -64,14 +64,16 @@ def test_arrays_of_another_size_than_in_training_are_sampled_at_their_size(runs,
     E, A = tmp_path / "E.npy", tmp_path / "A.npy"
     np.save(E, np.ones((3, 5), dtype=np.float32))
     np.save(A, np.ones((3, 4), dtype=np.float32))
-    values = answered(capsys, "sample", runs("factorisation"), "--given", f"E={E}")["values"]
+    with pytest.warns(UserWarning, match="axis 'j' has 5 entries, and at most 4 in training"):
+        values = answered(capsys, "sample", runs("factorisation"), "--given", f"E={E}")["values"]
     assert {name: np.shape(x) for name, x in values.items()} == {
         "E": (1, 3, 5),
         "A": (1, 3, 2),
         "R": (1, 2, 5),
         "C": (1, 3, 5, 2),
     }
-    values = answered(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")["values"]
+    with pytest.warns(UserWarning, match="axis 'j' has 5 entries"):
+        values = answered(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")["values"]
     assert np.shape(values["R"]) == (1, 4, 5) and values["A"] == [np.load(A).tolist()]
     np.save(A, np.ones((4, 4), dtype=np.float32))
     assert "'E'" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")
