@@ -56,13 +56,15 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     Attributes:
         sampling: default options of sampling.
         coordinates: coordinates of each variable, by name.
-        offsets: offset of each variable, subtracted from its coordinates; set by ``standardise``.
-        scales: scale of each variable, by which its coordinates are divided; set by ``standardise``.
+        offsets: offset of each variable, subtracted from its coordinates, and of further parts of variables
+            whose entries have coordinates of several kinds; set by ``standardise``.
+        scales: scale of each variable and further part, by which its coordinates are divided; set by
+            ``standardise``.
         log_rates: logarithm of the rate of each variable with one bound, at which its tails are balanced, and
             a very negative number for others, shape ``(variables,)``; None if no logarithm becomes linear.
             Set by ``standardise``.
-        quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
-            ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
+        quantiles: standardised coordinates of each variable and further part at evenly spaced normal scores,
+            shape ``(parts, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
         largest_sizes: largest size in training of each axis without a static size, in alphabetic order, shape
             ``(axes,)``; 0 before training. Absent if there is no such axis.
 
@@ -90,6 +92,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             else Coordinates()
             for name, kind in frames.kinds.items()
         }
+        self._groups = _groups_of(self.coordinates)
+        groups = sum(len(group) for group in self._groups.values())
         if coordinates == "auto" and any(own.are_logarithms for own in self.coordinates.values()):
             self.register_buffer("log_rates", torch.full((len(frames.kinds),), _NO_RATE))
             self.register_load_state_dict_pre_hook(_complete_earlier_rates)
@@ -97,10 +101,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             self.log_rates = None
         if coordinates == "quantiles":
             scores = torch.linspace(-LARGEST_SCORE, LARGEST_SCORE, KNOTS)
-            self.register_buffer("quantiles", scores.repeat(len(frames.kinds), 1))
+            self.register_buffer("quantiles", scores.repeat(groups, 1))
         else:
             self.quantiles = None
-        offsets, scales = torch.zeros(len(frames.kinds)), torch.ones(len(frames.kinds))
+        offsets, scales = torch.zeros(groups), torch.ones(groups)
         for k, (name, kind) in enumerate(frames.kinds.items()):
             if kind != "real":
                 # mean and standard deviation of a one-hot value whose options are equally likely
@@ -237,7 +241,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                     f"sampling: samples of variable {name!r} are NaN or infinite; the evidence may lie too "
                     "far outside the training data for the precision of the network."
                 )
-        self._warn_of_larger_sizes(condition.frame)
+        self.warn_of_larger_sizes(condition.frame)
         return samples
 
     def _sizes_of(self, frame: Frame) -> Tensor:
@@ -253,7 +257,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         with torch.no_grad():
             self.largest_sizes.copy_(self.largest_sizes.maximum(self._sizes_of(frame)))
 
-    def _warn_of_larger_sizes(self, frame: Frame) -> None:
+    def warn_of_larger_sizes(self, frame: Frame) -> None:
+        """Warn of axes with more entries than any in training, if these are known."""
         if not self._dynamic_axes:
             return
         sizes = zip(
@@ -265,7 +270,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             if size > largest > 0
         ]
         if larger:
-            warnings.warn(f"sampling: {'; '.join(larger)}. The network extrapolates there.", stacklevel=4)
+            warnings.warn(
+                f"graph {self.graph.name!r}: {'; '.join(larger)}. The network extrapolates there.",
+                stacklevel=4,
+            )
 
     def refuse(self, **options: object) -> None:
         """Check that options which the model does not have are left out.
@@ -319,18 +327,22 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                     rate = own.balanced(rows[:, slot.numbers], noise)
                     self.log_rates[k] = math.log(rate) if rate else _NO_RATE
                 x = self._coordinates_at(frame)[name].forward(rows[:, slot.numbers], noise)
-                self.offsets[k] = x.mean()
-                self.scales[k] = x.std().clamp(min=1e-6)
-                if self.quantiles is not None:
-                    standard = (x.flatten() - self.offsets[k]) / self.scales[k]
-                    self.quantiles[k] = knots_at_scores(standard, self.quantiles.shape[1])
+                part_of_number = own.part_of_number
+                for part, group in enumerate(self._groups[name]):
+                    own_x = x if part_of_number is None else x[:, part_of_number == part]
+                    self.offsets[group] = own_x.mean()
+                    self.scales[group] = own_x.std().clamp(min=1e-6)
+                    if self.quantiles is not None:
+                        standard = (own_x.flatten() - self.offsets[group]) / self.scales[group]
+                        self.quantiles[group] = knots_at_scores(standard, self.quantiles.shape[1])
 
     def is_standardised(self) -> bool:
         """True if a continuous variable has an offset or a scale, or if there are no continuous variables."""
         real = torch.tensor(
             [kind == "real" for kind in self.frames.kinds.values()], device=self.offsets.device
         )
-        return not bool(real.any()) or bool(((self.offsets != 0) | (self.scales != 1))[real].any())
+        changed = (self.offsets != 0) | (self.scales != 1)
+        return not bool(real.any()) or bool(changed[: len(real)][real].any())
 
     def condition(self, given: Given, count: int, **sizes: int) -> Condition:
         """Convert evidence to the network's inputs.
@@ -535,21 +547,41 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             -LARGEST_SCORE, LARGEST_SCORE, KNOTS, dtype=torch.float64, device=self.quantiles.device
         )
         parts = []
-        for quantiles, slot in zip(self.quantiles.double(), frame.slots.values(), strict=True):
-            x = rows[:, slot.numbers]
-            ends = (scores, quantiles) if back else (quantiles, scores)
-            parts.append(interpolated(x, *ends) if slot.kind == "real" else x)
+        for name, slot in frame.slots.items():
+            x = warped = rows[:, slot.numbers]
+            part_of_number = self.coordinates[name].at(slot.shape, 0.0).part_of_number
+            for part, group in enumerate(self._groups[name] if slot.kind == "real" else ()):
+                quantiles = self.quantiles[group].double()
+                own = interpolated(x, *((scores, quantiles) if back else (quantiles, scores)))
+                warped = (
+                    own
+                    if part_of_number is None
+                    else torch.where(part_of_number.to(x.device) == part, own, warped)
+                )
+            parts.append(warped)
         return torch.cat(parts, 1)
 
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
-        counts = torch.tensor(
-            [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
-        )
-        numbers = frame.numbers
-        return (
-            self.offsets.repeat_interleave(counts, output_size=numbers),
-            self.scales.repeat_interleave(counts, output_size=numbers),
-        )
+        if len(self.offsets) == len(frame.slots):
+            counts = torch.tensor(
+                [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
+            )
+            return (
+                self.offsets.repeat_interleave(counts, output_size=frame.numbers),
+                self.scales.repeat_interleave(counts, output_size=frame.numbers),
+            )
+        group = self._group_of_number(frame)
+        return self.offsets[group], self.scales[group]
+
+    def _group_of_number(self, frame: Frame) -> Tensor:
+        """Index into offsets and scales of each number, shape ``(numbers,)``."""
+        groups = []
+        for name, slot in frame.slots.items():
+            part = self.coordinates[name].at(slot.shape, 0.0).part_of_number
+            if part is None:
+                part = torch.zeros(slot.numbers.stop - slot.numbers.start, dtype=torch.int64)
+            groups.append(torch.tensor(self._groups[name])[part])
+        return torch.cat(groups).to(self.offsets.device)
 
 
 def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
@@ -557,6 +589,19 @@ def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: 
     assert isinstance(model.log_rates, Tensor)
     if prefix + "offsets" in state and prefix + "log_rates" not in state:
         state[prefix + "log_rates"] = torch.full_like(model.log_rates, _NO_RATE)
+
+
+def _groups_of(coordinates: Mapping[str, Coordinates | EntryCoordinates]) -> dict[str, list[int]]:
+    """Numbers of the offsets and scales of the parts of each variable: first one for each variable, then
+    those of further parts."""
+    groups = {name: [k] for k, name in enumerate(coordinates)}
+    count = len(groups)
+    for name, own in coordinates.items():
+        part = own.part_of_number
+        further = 0 if part is None else int(part.max())
+        groups[name] += range(count, count + further)
+        count += further
+    return groups
 
 
 def _complete_unknown_sizes(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

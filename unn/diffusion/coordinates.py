@@ -73,6 +73,17 @@ class Coordinates:
         """Whether coordinates are the values themselves."""
         return not (_is_bound(self.low) or _is_bound(self.high) or self.proportions)
 
+    @property
+    def part_of_number(self) -> Tensor | None:
+        """Number of the part of each number, where there are several: parts have coordinates of their own,
+        with their own offset and scale."""
+        return None
+
+    @property
+    def numbers_with_logarithms(self) -> Tensor:
+        """Mask of the numbers whose coordinates are logarithms, broadcastable to ``(numbers,)``."""
+        return torch.tensor([self.are_logarithms])
+
     def at(self, shape: Sequence[int], rate: Tensor | float) -> Coordinates:
         """The coordinates of a variable of a shape, with a rate."""
         return replace(self, rate=rate)
@@ -188,7 +199,8 @@ class Coordinates:
 class EntryCoordinates:
     """Coordinates of a variable whose entries have different bounds.
 
-    Methods are those of ``Coordinates``; numbers without bounds, with one and with two are converted apart.
+    Methods are those of ``Coordinates``; numbers without bounds, with one and with two are parts that are
+    converted apart.
 
     Attributes:
         bounds: bounds of the entries.
@@ -243,6 +255,19 @@ class EntryCoordinates:
     def indistinct(self, values: Tensor) -> float:
         shares = [own.indistinct(values[:, at]) * len(at) for at, own in self._parts]
         return sum(shares) / self.low.numel()
+
+    @property
+    def part_of_number(self) -> Tensor | None:
+        if len(self._parts) == 1:
+            return None
+        part = torch.empty(self.low.numel(), dtype=torch.int64)
+        for k, (columns, _) in enumerate(self._parts):
+            part[columns] = k
+        return part
+
+    @property
+    def numbers_with_logarithms(self) -> Tensor:
+        return (self.low.isfinite() & self.high.isinf()).reshape(-1)
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:

@@ -328,7 +328,8 @@ class Diffusion(ConditionalModel):
         condition = replace(condition, rows=torch.where(numbers, within_reach, 0))
         one_sided = torch.zeros(frame.numbers, dtype=torch.bool, device=exact.device)
         for name, slot in frame.slots.items():
-            one_sided[slot.numbers] = self.coordinates[name].are_logarithms
+            own = self.coordinates[name].at(slot.shape, 0.0)
+            one_sided[slot.numbers] = own.numbers_with_logarithms.to(exact.device)
         exact = torch.where(one_sided, within_reach, exact)
         rows = torch.where(one_sided, self._natural(exact, frame).to(rows), rows.to(exact.device))
         for name, slot in frame.slots.items():
@@ -339,6 +340,7 @@ class Diffusion(ConditionalModel):
                 raise ArgumentError(
                     f"log_prob: variable {name!r} is not real, so it has no density here; observe it."
                 )
+        self.warn_of_larger_sizes(frame)
         levels = self.sampling_schedule.levels(2)
         training = self.training
         self.eval()

@@ -341,6 +341,7 @@ def guided_samples(
                 "particles have the same; sample several conditions one after another."
             )
     condition = model.condition(given or {}, count, **(sizes or {}))
+    model.warn_of_larger_sizes(condition.frame)
     _check_guides(model, guides, condition)
     generator = generator_for("guided sampling", None, seed)
     twist = _Twist(model, guides, condition)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from ..errors import DeclarationError
 
@@ -37,8 +38,8 @@ class EntryBounds:
         return np.array(self.low).reshape(self.shape), np.array(self.high).reshape(self.shape)
 
     def __str__(self) -> str:
-        low, high = self.arrays()
-        return f"from {low.tolist()} to {high.tolist()}"
+        low, high = (np.array2string(x, threshold=12, separator=", ") for x in self.arrays())
+        return " ".join(f"from {low} to {high}".split())
 
 
 def entry_bounds(
@@ -105,7 +106,13 @@ def bounded_variable(graph: Declaration) -> str:
 def _two_arrays(where: str, bounds: Any, axes: int) -> tuple[Numbers, Numbers]:
     """Both bounds as arrays of one shape, with one axis for each of the variable."""
     try:
-        low, high = (np.asarray(x, dtype=np.float64) for x in bounds)
+        if any(x is None for x in bounds):
+            raise TypeError
+        # 64-bit floats hold those of all dtypes of torch, of which numpy has not all
+        low, high = (
+            np.asarray(x.detach().cpu().double() if isinstance(x, Tensor) else x, dtype=np.float64)
+            for x in bounds
+        )
         low, high = np.broadcast_arrays(low, high)
     except (TypeError, ValueError):
         raise DeclarationError(

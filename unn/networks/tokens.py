@@ -288,6 +288,7 @@ class Rows:
 
     def _check_domain(self, slot: Slot, x: Tensor, observed: Tensor | None) -> None:
         """Check the domain of continuous values and counts, shape ``(batch, nodes, channels)``."""
+        self._check_bounds(slot, x, observed)
         regularizer = self.graph.variables[slot.name].regularizer
         if isinstance(regularizer, Elementwise):
             low, high = regularizer.interval()
@@ -311,7 +312,6 @@ class Rows:
                 f"variable {slot.name!r}: values are {domain}, got {wrong}; no evidence outside the support "
                 "has a posterior."
             )
-        self._check_bounds(slot, x, observed)
 
     def _check_bounds(self, slot: Slot, x: Tensor, observed: Tensor | None) -> None:
         """Check the bounds of entries, where a variable has them; arguments as of ``_check_domain``."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import DeclarationError
 from ..factor_graph import FactorGraph
 from ..graph.structure import Clique, Depends, Pairs
-from .kinds import Array, Shape
+from .kinds import Array
 from .letters import Link, Names, Written
 from .recognise import Template, recognise
 from .sharing import unequal_indices, with_ordered
@@ -53,8 +53,8 @@ def _declare_graph(
     # includes the sizes of option axes and of letters that split axes
     graph = FactorGraph(name, **{axis: size for axis, size in names.sizes.items() if axis not in free})
     for variable, axes in declarations:
-        shape = tuple(0 if axis in free else size for axis, size in zip(axes.split(), variable.nodes.shape))
-        bounds = _bounds_of(variable, tape, shape)
+        plates = [axis if axis in free else None for axis in axes.split()[: variable.nodes.ndim]]
+        bounds = _bounds_of(variable, tape, plates)
         graph.variable(variable.name, axes, variable.values.regularizer(), bounds)
     for factor in written:
         references = [graph.variables[variable][text] for variable, text in factor.references]
@@ -68,13 +68,16 @@ def _declare_graph(
     return graph
 
 
-def _bounds_of(variable: Recorded, tape: Tape, shape: Shape) -> tuple[Array, Array] | None:
-    """Bounds of the entries of real variables and counts, where they differ from those of the kind.
+def _bounds_of(variable: Recorded, tape: Tape, plates: Sequence[str | None]) -> tuple[Array, Array] | None:
+    """Bounds of the entries of real variables and counts; None for other kinds.
 
     Args:
         variable: variable of the program.
         tape: tape of a complete run.
-        shape: sizes of its axes; 0 for axes without a static size, along which bounds are equal or unknown.
+        plates: names of its axes without a static size; None for other axes.
+
+    Raises:
+        DeclarationError: for bounds that differ along a plate.
     """
     kind = variable.values
     if kind.name not in ("real", "count"):
@@ -86,9 +89,18 @@ def _bounds_of(variable: Recorded, tape: Tape, shape: Shape) -> tuple[Array, Arr
     low, high = low[variable.nodes], high[variable.nodes]
     if kind.name == "count":
         low = np.zeros_like(low)
-    for axis, size in enumerate(shape):
-        if not size:
-            low, high = low.min(axis, keepdims=True), high.max(axis, keepdims=True)
+    # coordinates of numbers with an upper bound alone are the numbers
+    high = np.where(np.isinf(low), np.inf, high)
+    for axis, plate in enumerate(plates):
+        if plate is None:
+            continue
+        first = low.take([0], axis), high.take([0], axis)
+        if bool((low != first[0]).any() or (high != first[1]).any()):
+            raise DeclarationError(
+                f"program: the bounds of {variable.name!r} differ along the plate {plate!r}, whose size "
+                "varies; draw it with the same bounds everywhere, or trace each size with unn.trace."
+            )
+        low, high = first
     return low, high
 
 

@@ -225,7 +225,7 @@ def _shown(sizes: Mapping[str, int]) -> str:
 def _description(graph: FactorGraph) -> list[str]:
     """Variables and factors as text, with the static sizes."""
     return [
-        *(f"{v.name} [{v.pattern}] {v.regularizer!r} {v.bounds or ''}" for v in graph.variables.values()),
+        *(f"{v.name} [{v.pattern}] {v.regularizer!r} {v.bounds!r}" for v in graph.variables.values()),
         *(str(factor) for factor in graph.factors.values()),
         *(f"{axis} = {size}" for axis, size in sorted(graph.sizes.items())),
     ]

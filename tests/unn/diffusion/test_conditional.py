@@ -12,7 +12,16 @@ from torch._dynamo.utils import counters
 
 import unn
 from factors import Clique, Depends
-from unn.diffusion import SAMPLERS, VAEAC, Diffusion, LogUniform, MaskedDiffusion, Regressor
+from unn.diffusion import (
+    SAMPLERS,
+    VAEAC,
+    Diffusion,
+    LogUniform,
+    MaskedDiffusion,
+    Regressor,
+    Within,
+    guided_samples,
+)
 from unn.programs import Normal, trace_plates
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
@@ -419,6 +428,10 @@ def test_sampling_at_a_larger_size_than_any_in_training_is_said():
     model.sample(count=1, steps=1, seed=0, sizes={"n": 4})
     with pytest.warns(UserWarning, match=says("axis 'n'", "5 entries", "at most 4 in training")):
         model.sample(count=1, steps=1, seed=0, sizes={"n": 5})
+    with pytest.warns(UserWarning, match="at most 4 in training"):
+        model.log_prob({"X": torch.zeros(1, 6)}, steps=1)
+    with pytest.warns(UserWarning, match="at most 4 in training"):
+        guided_samples(model, [Within("X", -9.0)], count=2, steps=1, seed=0, sizes={"n": 6})
     # weights keep the sizes, and those of earlier versions do not say them
     again = unn.Diffusion(unn.Denoiser(g, width=8, depth=1, heads=1))
     again.load_state_dict(model.state_dict())

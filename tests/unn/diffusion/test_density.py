@@ -118,21 +118,25 @@ def test_densities_are_those_of_natural_values_whatever_the_coordinates(coordina
     assert (alone - expected).abs().quantile(0.9) < tolerance
 
 
-@pytest.mark.parametrize("program", ["x", "entries"])
+@pytest.mark.parametrize("program", ["x", "entries", "far"])
 def test_densities_of_positive_values_are_constant_where_networks_extrapolate(program):
     def one(t):
         t.sample("b", Normal(t.sample("x", Exponential(2.0)), 1.0))
 
     def entries(t):
         x = t.empty("x", 2)
-        x[0], x[1] = t.sample(Exponential(2.0)), t.sample(Normal())
+        x[0], x[1] = t.sample(Exponential(2.0)), t.sample(Normal(loc, 1.0))
         t.sample("b", Normal(x.sum(), 1.0))
 
+    loc = 300.0 if program == "far" else 0.0
     traced = unn.trace(one if program == "x" else entries)
     model = Exact(unn.Denoiser(traced.graph, width=8, depth=1, heads=1)).double()
     model.standardise(traced.draw(20_000, seed=0, dtype=torch.float64))
     x = torch.tensor([0.0, 1e-9, 1e-6, 1e-2, 0.1, 0.5], dtype=torch.float64)
-    values = {"x": x if program == "x" else torch.stack([x, torch.zeros_like(x)], 1), "b": torch.ones_like(x)}
+    values = {
+        "x": x if program == "x" else torch.stack([x, torch.full_like(x, loc)], 1),
+        "b": torch.ones_like(x),
+    }
     density = model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=50)
     assert density.isfinite().all()
     torch.testing.assert_close(density[:3], density[:1].expand(3))

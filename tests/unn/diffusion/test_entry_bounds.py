@@ -12,7 +12,7 @@ from support.helpers import says
 import unn
 from unn.diffusion import Near, Within, guided_samples
 from unn.diffusion.coordinates import EntryCoordinates
-from unn.errors import ObservationError
+from unn.errors import DeclarationError, ObservationError
 from unn.graph.bounds import EntryBounds
 from unn.programs import Binomial, Exponential, Mixture, Normal, Poisson, Uniform, trace_plates
 
@@ -61,7 +61,12 @@ def test_the_graph_of_a_program_has_the_bounds_of_each_entry(traced):
         # entries without an interior have the domain of all
         (Uniform([0.0, 1.0], [0.0, 3.0]), EntryBounds((2,), (0.0, 1.0), (3.0, 3.0))),
         (Mixture([0.5, 0.5], Uniform([0.0, 4.0], [1.0, 5.0])), None),
+        (
+            Mixture([0.5, 0.5], Uniform([[0.0, 4.0], [10.0, 14.0]], [[1.0, 5.0], [11.0, 15.0]])),
+            EntryBounds((2,), (0.0, 10.0), (5.0, 15.0)),
+        ),
         (Binomial([0, 3]), EntryBounds((2,), (0.0, 0.0), (0.0, 3.0))),
+        (Binomial(0), EntryBounds((), (0.0,), (0.0,))),
     ],
 )
 def test_bounds_are_as_few_as_differ(distribution, expected):
@@ -90,6 +95,62 @@ def test_bounds_hold_at_every_size_of_a_plate():
         x = model.sample(count=50, steps=2, seed=0, sizes={"n": n})["x"]
         assert x.shape == (50, n, 2)
         assert ((x >= torch.tensor([0.0, 10.0])) & (x <= torch.tensor([1.0, 20.0]))).all()
+
+
+def test_an_upper_bound_alone_is_none():
+    def below(t):
+        low = t.sample("low", Normal())
+        t.sample("x", Uniform(low, [5.0, 9.0]))
+        t.sample("y", Uniform(low, 5.0), 2)
+
+    variables = unn.trace(below).graph.variables
+    assert variables["x"].bounds is None is variables["y"].bounds
+    assert repr(variables["x"].regularizer) == "SquaredNorm()"
+
+
+def test_bounds_that_differ_along_a_plate_are_refused():
+    def alternating(t, n):
+        x = t.sample("x", Uniform(0.0, np.where(np.arange(n) % 2, 1.0, 5.0)), n)
+        t.sample("y", Normal(x.sum(), 1.0))
+
+    with pytest.raises(DeclarationError, match=says("'x'", "plate 'n'", "unn.trace")):
+        trace_plates(alternating, {"n": (2, 6)})
+    assert unn.trace(alternating, 4).graph.variables["x"].bounds.shape == (4,)
+
+
+@pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
+def test_each_kind_of_coordinates_in_a_variable_has_its_own_offset_and_scale(coordinates):
+    def together(t):
+        x = t.empty("x", 17)
+        x[0], x[1] = t.sample(Exponential(1.0)), t.sample(Uniform(0.0, 1.0))
+        x[2:] = t.sample(Normal(100.0, 1.0), shape=15)
+        t.sample("y", Normal(x.sum(), 1.0))
+
+    def apart(t):
+        a, b = t.sample("a", Exponential(1.0)), t.sample("b", Uniform(0.0, 1.0))
+        x = t.sample("x", Normal(100.0, 1.0), shape=15)
+        t.sample("y", Normal(a + b + x.sum(), 1.0))
+
+    traced = unn.trace(together), unn.trace(apart)
+    models = [model_of(program, coordinates) for program in traced]
+    values = traced[0].draw(5000, seed=0)
+    x = values["x"]
+    models[0].standardise(values)
+    models[1].standardise({"a": x[:, 0], "b": x[:, 1], "x": x[:, 2:], "y": values["y"]})
+    # also evidence at the bounds
+    at = torch.tensor([0.0, 1e-6, 0.01, 0.3, 0.999, 1.0])
+    x = torch.cat([at[:, None].expand(-1, 2), torch.full((6, 15), 100.0)], 1)
+    given = [{"x": x}, {"a": x[:, 0], "b": x[:, 1], "x": x[:, 2:]}]
+    rows = [model.condition(given, 6).rows for model, given in zip(models, given, strict=True)]
+    torch.testing.assert_close(*rows)
+    frame = models[0].frames.at()
+    inside = rows[0][2:5].double()
+    back = models[0]._natural(inside, frame)[:, :2]
+    torch.testing.assert_close(back, x[2:5, :2].double(), rtol=1e-3, atol=1e-3)
+    # weights keep them
+    again = model_of(traced[0], coordinates)
+    again.load_state_dict(models[0].state_dict())
+    torch.testing.assert_close(again.condition(given[0], 6).rows, rows[0])
 
 
 @pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
@@ -128,6 +189,7 @@ def test_coordinates_of_entries_are_invertible_and_have_the_slope_of_their_deriv
         ("k", [[3.0, 40.0]], ["'k'", "entry [0]", "between 0 and 2", "got 3"]),
         ("x", [[-1.0, -1.0, 2.5]], ["'x'", "entry [1]", "got -1"]),
         ("x", [[-1.0, 1.0, 3.5]], ["'x'", "entry [2]", "between 2 and 3", "got 3.5"]),
+        ("u", [[0.5, 25.0]], ["'u'", "entry [1]", "between 10 and 20", "got 25"]),
     ],
 )
 def test_evidence_outside_the_domain_of_its_entry_is_refused(traced, name, value, words):

@@ -34,6 +34,25 @@ def test_bounds_keep_the_axes_along_which_they_differ():
     assert g.variable("x", "i j", unn.Box(0.0, 10.0), (0.0, [1.0, 2.0, 3.0])).bounds == bounds
 
 
+@pytest.mark.parametrize(
+    "high",
+    [
+        [1, 2, 3],
+        torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+        torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16),
+        np.array([1, 2, 3], dtype=np.int32),
+    ],
+)
+def test_bounds_are_lists_arrays_or_tensors_of_any_dtype(high):
+    bounds = declared((np.float32(0), high)).variables["x"].bounds
+    assert bounds == EntryBounds((1, 3), (0.0, 0.0, 0.0), (1.0, 2.0, 3.0))
+
+
+def test_long_bounds_are_shown_in_part():
+    bounds = declared((0.0, np.linspace(1, 10, 500)), axes="i", i=500).variables["x"].bounds
+    assert len(str(bounds)) < 200 and "..." in str(bounds)
+
+
 def test_bounds_that_are_those_of_the_regularizer_are_none():
     assert declared((0.0, 10.0)).variables["x"].bounds is None
     assert declared((0.0, math.inf), unn.NonNegative()).variables["x"].bounds is None
@@ -56,6 +75,7 @@ def test_bounds_that_are_those_of_the_regularizer_are_none():
         ((0.0, 1.0), unn.BinaryEntropy(), ["'x'", "BinaryEntropy"]),
         ((0.0, 1.0), unn.Entropy(), ["'x'", "Entropy"]),
         (3.0, None, ["'x'", "a lower and an upper"]),
+        ((None, 3.0), None, ["'x'", "a lower and an upper"]),
         ((0.0, "two"), None, ["'x'", "a lower and an upper"]),
         ((0.0, []), None, ["'x'", "shape (0,)"]),
         ((0.0, np.ones((1, 1, 3))), None, ["'x'", "(1, 1, 3)", "2 axes"]),

@@ -228,6 +228,7 @@ class Uniform(Distribution):
 
     The domain of each entry lies between the least value of its lower bound and the largest of its upper
     one, where both are constants or whole draws. Computed bounds, entries of draws among them, are not known.
+    Point masses have the domain of the other entries.
 
     Args:
         low: lower bound.

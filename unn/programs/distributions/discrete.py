@@ -165,10 +165,10 @@ class Binomial(Distribution):
 
     def __init__(self, trials: Recordable, probability: Recordable = 0.5) -> None:
         super().__init__(trials=trials, probability=probability)
-        most = 0.0 if holds_values(trials) else float(np.max(trials, initial=0.0))
-        self.kind = Kind("count", high=most) if most else Kind("count")
-        if most:
+        self.kind = Kind("count")
+        if not holds_values(trials):
             high = np.asarray(trials, dtype=np.float64)
+            self.kind = Kind("count", high=float(high.max(initial=1.0)))
             self.bounds = np.zeros_like(high), high
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:

@@ -41,6 +41,10 @@ class Mixture(Distribution):
             )
         size = entries_of(probabilities, "Mixture: probabilities")
         self.components, self.kind = components, components.kind
+        if components.bounds is not None and components.bounds[0].ndim:
+            # a draw has the values of any of its components
+            low, high = components.bounds
+            self.bounds = low.min(-1), high.max(-1)
         self.rules = (*simplex_rules("probabilities"), *components.rules)
         given = {name: _per_component(name, x, size) for name, x in components.parameters.items()}
         self.parameter_shapes = dict.fromkeys(("probabilities", *given), (size,))
