@@ -329,7 +329,7 @@ MUTANTS = (
         "unn/graph/symmetries.py",
         "if not bool((along == along[:, :1]).all()):",
         "if False:",
-        "tests/unn/diffusion/test_entry_bounds.py",
+        "tests/unn/graph/test_bounds.py",
     ),
     Mutant(
         "the density of positive numbers is that of the extrapolated network",

@@ -125,6 +125,18 @@ def test_contraction_keeps_the_bounds_of_what_is_observable():
     assert contract_latents(g, ["x"]).variables["x"].bounds == g.variables["x"].bounds
 
 
+def test_axes_along_which_bounds_differ_are_not_exchangeable():
+    def sizes(*bounds):
+        g = declared(*bounds)
+        g.factor(Clique(g["x"]["i j"]))
+        return sorted(symmetry.size for symmetry in g.symmetries())
+
+    assert sizes(None) == sizes((0.0, 5.0)) == [2, 3]
+    assert sizes((0.0, [1.0, 2.0, 3.0])) == [2]
+    assert sizes(([[0.0], [1.0]], 5.0)) == [3]
+    assert sizes((0.0, [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])) == []
+
+
 def test_samples_of_a_declared_graph_are_inside_the_bounds_of_their_entries():
     g = declared((0.0, [1.0, 2.0, 3.0]))
     g.factor(Clique(g["x"]["i j"]))
