@@ -6,7 +6,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         ArgumentError: for unknown coordinates.
     """
 
+    later_tensors: ClassVar[tuple[str, ...]] = ("largest_sizes",)
+    """Buffers that weights of earlier versions do not have."""
+
     offsets: Tensor
     scales: Tensor
     log_rates: Tensor | None
@@ -118,6 +121,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         if self._dynamic_axes:
             self.register_buffer("largest_sizes", torch.zeros(len(self._dynamic_axes)))
             self.register_load_state_dict_pre_hook(_complete_unknown_sizes)
+        self._sizes_seen: set[tuple[int, ...]] = set()
         self._was_checked = False
 
     @property
@@ -244,28 +248,31 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         self.warn_of_larger_sizes(condition.frame)
         return samples
 
-    def _sizes_of(self, frame: Frame) -> Tensor:
+    def _sizes_of(self, frame: Frame) -> tuple[int, ...]:
+        """Sizes of the axes without a static size, in alphabetic order."""
         variables = self.graph.variables
         sizes = {
-            axis: float(size)
+            axis: size
             for name, slot in frame.slots.items()
             for axis, size in zip(variables[name].axes, slot.shape, strict=True)
         }
-        return torch.tensor([sizes[axis] for axis in self._dynamic_axes]).to(self.largest_sizes)
+        return tuple(sizes[axis] for axis in self._dynamic_axes)
 
+    @torch.no_grad()
     def _remember_sizes(self, frame: Frame) -> None:
-        with torch.no_grad():
-            self.largest_sizes.copy_(self.largest_sizes.maximum(self._sizes_of(frame)))
+        sizes = self._sizes_of(frame)
+        # most steps repeat sizes, and need no copy to the device
+        if sizes not in self._sizes_seen:
+            self._sizes_seen.add(sizes)
+            self.largest_sizes.copy_(self.largest_sizes.maximum(torch.tensor(sizes).to(self.largest_sizes)))
 
     def warn_of_larger_sizes(self, frame: Frame) -> None:
         """Warn of axes with more entries than any in training, if these are known."""
         if not self._dynamic_axes:
             return
-        sizes = zip(
-            self._dynamic_axes, self._sizes_of(frame).tolist(), self.largest_sizes.tolist(), strict=True
-        )
+        sizes = zip(self._dynamic_axes, self._sizes_of(frame), self.largest_sizes.tolist(), strict=True)
         larger = [
-            f"axis {axis!r} has {size:g} entries, and at most {largest:g} in training"
+            f"axis {axis!r} has {size} entries, and at most {largest:g} in training"
             for axis, size, largest in sizes
             if size > largest > 0
         ]
@@ -330,6 +337,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 part_of_number = own.part_of_number
                 for part, group in enumerate(self._groups[name]):
                     own_x = x if part_of_number is None else x[:, part_of_number == part]
+                    if own_x.numel() < 2:
+                        continue
                     self.offsets[group] = own_x.mean()
                     self.scales[group] = own_x.std().clamp(min=1e-6)
                     if self.quantiles is not None:
@@ -606,7 +615,8 @@ def _groups_of(coordinates: Mapping[str, Coordinates | EntryCoordinates]) -> dic
 
 def _complete_unknown_sizes(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """State dicts of earlier versions do not say the sizes of their training."""
-    assert isinstance(model.largest_sizes, Tensor)
+    assert isinstance(model, ConditionalModel)
+    model._sizes_seen.clear()
     if prefix + "offsets" in state and prefix + "largest_sizes" not in state:
         state[prefix + "largest_sizes"] = torch.zeros_like(model.largest_sizes)
 

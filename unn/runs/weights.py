@@ -116,7 +116,8 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
     """Copy tensors by name into a module.
 
     Args:
-        tensors: tensors by name, from ``named_tensors``.
+        tensors: tensors by name, from ``named_tensors``. Those that a module names in ``later_tensors`` may
+            be missing, as they are in weights of earlier versions, and are then left as they are.
         module: module to copy into; unchanged if copying fails.
         where: source of the tensors, for messages.
 
@@ -124,8 +125,14 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
         DataError: if names, shapes or kinds of numbers do not match the module, or a tensor of the module
             cannot be written to.
     """
+    later = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules()
+        for name in getattr(part, "later_tensors", ())
+    }
     own = named_tensors(module)
     tensors = {_current_name(name, own): x for name, x in tensors.items()}
+    own = {name: x for name, x in own.items() if name in tensors or name not in later}
     for name, x in own.items():
         if name not in tensors:
             raise DataError(f"{where} lacks {name!r}; it belongs to another graph.{suggest(name, tensors)}")

@@ -22,7 +22,9 @@ from unn.diffusion import (
     Within,
     guided_samples,
 )
+from unn.errors import DataError
 from unn.programs import Normal, trace_plates
+from unn.runs.weights import copy_weights
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 
@@ -439,3 +441,9 @@ def test_sampling_at_a_larger_size_than_any_in_training_is_said():
     earlier = {name: x for name, x in model.state_dict().items() if name != "largest_sizes"}
     again.load_state_dict(earlier)
     again.sample(count=1, steps=1, seed=0, sizes={"n": 5})
+    for tensors in (model.state_dict(), earlier):
+        copy_weights({f"0.{name}": x for name, x in tensors.items()}, torch.nn.Sequential(again), "a run")
+    assert again.largest_sizes.tolist() == [4]
+    wrong = {name: x for name, x in earlier.items() if name != "scales"}
+    with pytest.raises(DataError, match="scales"):
+        copy_weights(wrong, again, "a run")
