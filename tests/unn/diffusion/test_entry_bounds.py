@@ -108,6 +108,23 @@ def test_an_upper_bound_alone_is_none():
     assert repr(variables["x"].regularizer) == "SquaredNorm()"
 
 
+def test_bounds_of_shapes_that_do_not_fit_are_refused_as_parameters_are():
+    def misfit(t):
+        low = t.sample("low", Uniform(0.0, 1.0), shape=3)
+        t.sample("x", Uniform(low, [2.0, 3.0]))
+
+    with pytest.raises(DeclarationError, match=says("Uniform", "(3,)", "(2,)")):
+        unn.trace(misfit)
+
+    def listed(t):
+        low = t.sample("low", Uniform(0.0, 1.0), shape=2)
+        t.sample("x", Uniform([low, [0.5, 0.5]], [2.0, 3.0]))
+
+    assert unn.trace(listed).graph.variables["x"].bounds == EntryBounds(
+        (2, 2), (0, 0, 0.5, 0.5), (2, 3, 2, 3)
+    )
+
+
 def test_bounds_that_differ_along_a_plate_are_refused():
     def alternating(t, n):
         x = t.sample("x", Uniform(0.0, np.where(np.arange(n) % 2, 1.0, 5.0)), n)

@@ -210,7 +210,9 @@ def _range_of(x: Recordable) -> tuple[Array, Array] | None:
         known = [r for r in ranges if r is not None]
         if len(known) < len(ranges):
             return None
-        low, high = (np.stack(np.broadcast_arrays(*side)) for side in zip(*known, strict=True))
+        if len({r[0].shape for r in known}) > 1:
+            return None
+        low, high = (np.stack(side) for side in zip(*known, strict=True))
         return low, high
     if holds_values(x):
         statement = x.statement if isinstance(x, Value) else None
@@ -220,6 +222,11 @@ def _range_of(x: Recordable) -> tuple[Array, Array] | None:
         return statement.bounds or (np.full(x.shape, kind.low), np.full(x.shape, kind.high))
     numbers = np.asarray(x, dtype=np.float64)
     return (numbers, numbers) if numbers.size and np.isfinite(numbers).all() else None
+
+
+def _fit(one: Array, other: Array) -> bool:
+    """Whether two shapes broadcast."""
+    return all(a == b or 1 in (a, b) for a, b in zip(one.shape[::-1], other.shape[::-1], strict=False))
 
 
 class Uniform(Distribution):
@@ -242,13 +249,15 @@ class Uniform(Distribution):
     def __init__(self, low: Recordable = 0.0, high: Recordable = 1.0) -> None:
         super().__init__(low=low, high=high)
         lower, upper = _range_of(low), _range_of(high)
-        if lower is not None and upper is not None:
+        # sampling refuses shapes that do not fit one another
+        if lower is not None and upper is not None and _fit(lower[0], upper[1]):
             least, greatest = np.broadcast_arrays(lower[0], upper[1])
-        if lower is not None and upper is not None and least.min() < greatest.max():
-            self.kind = Kind("real", low=float(least.min()), high=float(greatest.max()))
-            # a point mass has no interior
-            inside = least < greatest
-            self.bounds = np.where(inside, least, self.kind.low), np.where(inside, greatest, self.kind.high)
+            if least.min() < greatest.max():
+                kind = Kind("real", low=float(least.min()), high=float(greatest.max()))
+                # a point mass has no interior
+                inside = least < greatest
+                self.kind = kind
+                self.bounds = np.where(inside, least, kind.low), np.where(inside, greatest, kind.high)
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         low, high = parameters["low"], parameters["high"]
