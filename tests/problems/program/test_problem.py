@@ -216,7 +216,9 @@ def mean(t, points):
 def test_plates_have_any_size_of_training(tmp_path, capsys):
     file, folder = tmp_path / "plates.py", str(tmp_path / "run")
     file.write_text(PLATES)
-    assert main(["train", f"{file}:mean", "--plates", "points=1-5", "--folder", folder, *TINY]) == 0
+    # enough steps that each size is drawn
+    steps = ["--steps", "60", "--evaluate-every", "60"]
+    assert main(["train", f"{file}:mean", "--plates", "points=1-5", "--folder", folder, *TINY, *steps]) == 0
     for given in ("x=0.1,0.2", "x=0.1,0.2,0.3,0.4"):
         assert main(["sample", folder, "--given", given, "--count", "2", "--seed", "1"]) == 0
     assert main(["evaluate", folder, "--metric", "bias", "spread", "--count", "2", "--draws", "50"]) == 0
