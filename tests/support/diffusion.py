@@ -96,3 +96,12 @@ def train(model, batch, steps, rate=1e-2):
 
 def any_nodes(count, nodes):
     return torch.rand(count, nodes) < torch.rand(count, 1)
+
+
+def extreme_samples(model, values, count=200):
+    """Samples of a model whose weights make extreme estimates, standardised by values."""
+    model.standardise(values)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model.sample(count=count, steps=4, seed=0).values

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn
 from ..errors import ArgumentError, DeclarationError, ObservationError, UnnError, suggest, whole_number
 from ..graph.arrays import check_batch
-from ..graph.bounds import bounded_variable
+from ..graph.bounds import refusal_of_bounds
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of, moved
 from ..graph.dynamic import dynamic_sizes
@@ -493,7 +493,7 @@ def with_energies(graph: Declaration, penalty: float) -> Declaration:
     Raises:
         UnnError: if a factor has no energy, and is no constraint with one.
     """
-    reason = bounded_variable(graph)
+    reason = refusal_of_bounds(graph)
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     if len(graph.energy_factors) == len(graph.factors):

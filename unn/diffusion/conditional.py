@@ -571,26 +571,15 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         return torch.cat(parts, 1)
 
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
-        if len(self.offsets) == len(frame.slots):
-            counts = torch.tensor(
-                [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
-            )
-            return (
-                self.offsets.repeat_interleave(counts, output_size=frame.numbers),
-                self.scales.repeat_interleave(counts, output_size=frame.numbers),
-            )
-        group = self._group_of_number(frame)
-        return self.offsets[group], self.scales[group]
-
-    def _group_of_number(self, frame: Frame) -> Tensor:
-        """Index into offsets and scales of each number, shape ``(numbers,)``."""
+        """Offset and scale of each number, shape ``(numbers,)`` each."""
         groups = []
         for name, slot in frame.slots.items():
             part = self.coordinates[name].at(slot.shape, 0.0).part_of_number
             if part is None:
                 part = torch.zeros(slot.numbers.stop - slot.numbers.start, dtype=torch.int64)
             groups.append(torch.tensor(self._groups[name])[part])
-        return torch.cat(groups).to(self.offsets.device)
+        group = torch.cat(groups).to(self.offsets.device)
+        return self.offsets[group], self.scales[group]
 
 
 def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

@@ -19,7 +19,7 @@ from ..cache import BoundedCache
 from ..descent.checks import check_generator, given_array
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.arrays import Constant
-from ..graph.bounds import bounded_variable
+from ..graph.bounds import refusal_of_bounds
 from ..graph.declaration import Declaration
 from ..graph.dynamic import check_mapping, shapes_of, sizes_with
 from ..graph.factor import Constraint, EnergyFactor
@@ -144,7 +144,7 @@ def gaussian_refusal(graph: Declaration) -> str:
             return f"variable {name!r} has the regularizer {variable.regularizer!r}, not SquaredNorm"
     if not graph.variables:
         return "the graph has no variables"
-    return bounded_variable(graph) or refusal_of_factors(graph, graph.variables)
+    return refusal_of_bounds(graph) or refusal_of_factors(graph, graph.variables)
 
 
 def refusal_of_factors(graph: Declaration, continuous: Collection[str]) -> str:

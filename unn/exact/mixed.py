@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..descent.checks import check_generator
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
-from ..graph.bounds import bounded_variable
+from ..graph.bounds import refusal_of_bounds
 from ..graph.declaration import Declaration
 from ..graph.dynamic import check_mapping, shapes_of, sizes_with
 from ..graph.partial import Partial
@@ -100,7 +100,7 @@ def mixed_refusal(graph: Declaration) -> str:
             )
     if not continuous:
         return "the graph has no continuous variables"
-    return bounded_variable(graph) or refusal_of_factors(graph, continuous)
+    return refusal_of_bounds(graph) or refusal_of_factors(graph, continuous)
 
 
 def mixed_marginals(

@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..graph.arrays import Constant
 from ..graph.boundedness import boundedness_of
-from ..graph.bounds import bounded_variable
+from ..graph.bounds import refusal_of_bounds
 from ..graph.declaration import Declaration
 from ..graph.dynamic import shapes_of
 from ..graph.factor import Constraint, EnergyFactor
@@ -45,7 +45,7 @@ def refusal(graph: Declaration) -> str:
     for name, factor in graph.factors.items():
         if not isinstance(factor, (EnergyFactor, Constraint)):
             return f"factor {name!r} ({type(factor).__name__}) has no energy, so that chains cannot follow it"
-    reason = bounded_variable(graph) or refusal_of_constraints(graph)
+    reason = refusal_of_bounds(graph) or refusal_of_constraints(graph)
     if reason:
         return reason
     for name, variable in graph.variables.items():

@@ -91,7 +91,7 @@ def entry_bounds(
     return EntryBounds(low.shape, tuple(low.ravel().tolist()), tuple(high.ravel().tolist()))
 
 
-def bounded_variable(graph: Declaration) -> str:
+def refusal_of_bounds(graph: Declaration) -> str:
     """Why an engine that works on energies cannot serve a graph: the first variable with bounds of its
     entries; empty if there is none."""
     for name, variable in graph.variables.items():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError, DeclarationError, whole_number
 from ..graph.arrays import Variable
-from ..graph.bounds import bounded_variable
+from ..graph.bounds import refusal_of_bounds
 from ..graph.declaration import Declaration
 from ..graph.layers import LayerAttention, SpatialAttention
 from ..networks.tokens import Rows, check_fixed_sizes, kinds
@@ -73,7 +73,7 @@ def refusal(graph: Declaration) -> str:
         ):
             name = factor.references[0].array.name
             return f"factor {factor.name!r} is about {name!r}, not about latent groups"
-    return bounded_variable(graph)
+    return refusal_of_bounds(graph)
 
 
 @dataclass(frozen=True, eq=False)

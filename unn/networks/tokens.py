@@ -22,7 +22,7 @@ from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
 from ..plain import planned
 from ..regularizers import BinaryEntropy, Counts, Elementwise, Proportions
-from ..regularizers.base import tolerance
+from ..regularizers.base import inside_interval, tolerance
 from ..regularizers.simplex import is_categorical
 
 Kind = Literal["real", "binary", "category"]
@@ -321,11 +321,7 @@ class Rows:
         low, high = (
             torch.from_numpy(bound).to(x).expand(slot.shape).reshape(x.shape[1:]) for bound in bounds.arrays()
         )
-        # a narrow interval has a tolerance relative to its width, and bounds are rounded
-        size = torch.maximum(_zero_if_infinite(low.abs()), _zero_if_infinite(high.abs()))
-        rounding = 4 * torch.finfo(x.dtype).eps * size
-        margin = (tolerance(x.dtype) * (high - low).clamp(max=1.0)).maximum(rounding)
-        outside = (x < low - margin) | (x > high + margin)
+        outside = ~inside_interval(x, low, high, tolerance(x.dtype))
         if observed is not None:
             outside = outside & observed[..., None]
         if bool(outside.any()):
@@ -566,7 +562,3 @@ def _slots(graph: Declaration, sizes: Mapping[str, int], variables: Collection[s
         )
         node, number = node + count, number + count * channels
     return slots
-
-
-def _zero_if_infinite(x: Tensor) -> Tensor:
-    return torch.where(x.isfinite(), x, 0)

@@ -281,6 +281,22 @@ def tolerance(dtype: torch.dtype) -> float:
     return _TOLERANCE.get(dtype, 0.0)
 
 
+def inside_interval(x: Tensor, low: float | Tensor, high: float | Tensor, tolerance: float) -> Tensor:
+    """Mask of the entries between two bounds, up to a tolerance, in the shape of ``x``.
+
+    An interval narrower than one has a tolerance relative to its width, and bounds are rounded.
+
+    Args:
+        x: values.
+        low, high: bounds, broadcastable to ``x``; infinite for none.
+        tolerance: distance to the bounds of an interval of width one.
+    """
+    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (low, high))
+    size = torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 0) for bound in (low, high)))
+    margin = (tolerance * (high - low).clamp(max=1.0)).maximum(4 * torch.finfo(x.dtype).eps * size)
+    return (x >= low - margin) & (x <= high + margin)
+
+
 def widened(x: Tensor) -> Tensor:
     """Convert half precision to float32, for accurate sums and thresholds."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from ..noise import normal, uniform
-from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, widened
+from .base import Regularizer, batch_all, batch_sum, inside_interval, real_number, tolerance, widened
 from .truncated import log_gaussian_integral, truncated_normal
 
 
@@ -285,10 +285,7 @@ class Box(Elementwise):
         return t.clamp(self.low, self.high)
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
-        # a box narrower than one has a tolerance relative to its width, and bounds are rounded
-        rounding = 4 * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
-        tolerance = max(tolerance * min(1.0, self.high - self.low), rounding)
-        return (x >= self.low - tolerance) & (x <= self.high + tolerance)
+        return inside_interval(x, self.low, self.high, tolerance)
 
     def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
         return truncated_normal(t, temperature, *self.interval(), uniform(t.shape, t, generator))

@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.diffusion import extreme_samples
 from support.helpers import says
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -176,13 +177,7 @@ def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
 
 @pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
 def test_samples_of_an_untrained_model_are_in_their_supports(traced, coordinates):
-    model = model_of(traced, coordinates)
-    model.standardise(traced.draw(500, seed=0))
-    # weights that make extreme estimates
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    values = model.sample(count=200, steps=4, seed=0).values
+    values = extreme_samples(model_of(traced, coordinates), traced.draw(500, seed=0))
     assert in_support(traced, values).all()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.diffusion import any_nodes, train
+from support.diffusion import any_nodes, extreme_samples, train
 from support.helpers import says
 
 import unn
@@ -174,13 +174,7 @@ def test_each_kind_of_coordinates_in_a_variable_has_its_own_offset_and_scale(coo
 
 @pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
 def test_samples_of_an_untrained_model_are_in_the_domain_of_each_entry(traced, coordinates):
-    model = model_of(traced, coordinates)
-    model.standardise(traced.draw(500, seed=0))
-    # weights that make extreme estimates
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    values = model.sample(count=200, steps=4, seed=0).values
+    values = extreme_samples(model_of(traced, coordinates), traced.draw(500, seed=0))
     assert (traced.log_prob({name: x.double() for name, x in values.items()}) > -math.inf).all()
 
 
