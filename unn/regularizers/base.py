@@ -291,7 +291,11 @@ def inside_interval(x: Tensor, low: float | Tensor, high: float | Tensor, tolera
         low, high: bounds, broadcastable to ``x``; infinite for none.
         tolerance: distance to the bounds of an interval of width one.
     """
-    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (low, high))
+    # numbers are made on the device of the values, not copied there
+    low, high = (
+        bound if isinstance(bound, Tensor) else torch.full((), bound, dtype=x.dtype, device=x.device)
+        for bound in (low, high)
+    )
     size = torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 0) for bound in (low, high)))
     margin = (tolerance * (high - low).clamp(max=1.0)).maximum(4 * torch.finfo(x.dtype).eps * size)
     return (x >= low - margin) & (x <= high + margin)
