@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -28,6 +28,7 @@ from problems.reading import locate, read_text
 from problems.sudoku.files import read_puzzles
 from problems.sudoku.grids import declare, one_hot, violated_pairs
 from problems.sudoku.puzzles import Puzzles, load_puzzles, merge_puzzles
+from tests.benchmarks.recurrent import write_weights
 from unn.extending import SolvingOptions
 
 BLOCK = (3, 3)
@@ -77,8 +78,9 @@ def draw(sets: list[Puzzles], count: int, generator: torch.Generator) -> tuple[T
     return one_hot(puzzles.grids[mixed], 9), puzzles.given[mixed]
 
 
-def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule) -> tuple[nn.Module, int]:
-    """Train for some seconds; return the mean of the weights and the number of updates."""
+def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule, path: Path) -> tuple[nn.Module, int]:
+    """Train for some seconds; return the mean of the weights, which is also written to ``path`` now and then,
+    and the number of updates."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), foreach=True)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE))
     generator = torch.Generator().manual_seed(schedule.seed)
@@ -98,6 +100,7 @@ def train(model: unn.Solver, sets: list[Puzzles], schedule: Schedule) -> tuple[n
         share = (time.perf_counter() - started) / schedule.seconds
         if updates % 500 == 0:
             print(f"{updates:,} updates, {100 * share:.0f}%: loss {float(loss.detach()):.4f}", flush=True)
+            write_weights(average.module, path)
     return average.module, updates
 
 
@@ -148,10 +151,10 @@ def main(
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
         splits = [split for file in files for split in load_puzzles(file, *BLOCK).values()]
         sets = [split.training.first(MOST if k == 0 else None) for k, split in enumerate(splits)]
-        average, updates = train(model, sets, schedule)
+        average, updates = train(model, sets, schedule, weights)
         print(f"{updates:,} updates", flush=True)
         model.load_state_dict(average.state_dict())
-        save_file({name: x.cpu().contiguous() for name, x in model.state_dict().items()}, weights)
+        write_weights(model, weights)
     else:
         model.load_state_dict(load_file(weights))
     if tested is not None:

@@ -111,21 +111,38 @@ def step_of(
     return replay
 
 
-def train(
-    model: RecurrentModel, puzzles: Puzzles, block: tuple[int, int], schedule: Schedule, seed: int
-) -> int:
-    """Train for some seconds, after the capture; return the number of steps."""
-    device = model.network.position.device
-    grids, given = puzzles.grids.to(device), puzzles.given.to(device)
-    generator = torch.Generator(device).manual_seed(seed)
-    n, size = grids.shape[1], CHUNK * schedule.batch
+Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+"""Draws examples on the device of a generator: values, shape ``(count, numbers)``, and masks of given nodes,
+shape ``(count, nodes)``."""
 
-    def chunk() -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(len(grids), (size,), generator=generator, device=device)
+
+def draw_of(puzzles: Puzzles, block: tuple[int, int], device: torch.device) -> Draw:
+    """Draws puzzles under random symmetries."""
+    grids, given = puzzles.grids.to(device), puzzles.given.to(device)
+
+    def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(grids), (count,), generator=generator, device=device)
         moved, mask = move_grids(grids[chosen], given[chosen], *block, generator)
         assert mask is not None
-        shape = (CHUNK, schedule.batch, -1)
-        return one_hot(moved, n).reshape(shape), mask.reshape(shape)
+        return one_hot(moved, grids.shape[1]).flatten(1), mask.flatten(1)
+
+    return draw
+
+
+def write_weights(model: nn.Module, path: Path) -> None:
+    """Write the weights under their names."""
+    save_file({name: x.cpu().contiguous() for name, x in model.state_dict().items()}, path)
+
+
+def train(model: RecurrentModel, draw: Draw, schedule: Schedule, seed: int, path: Path) -> int:
+    """Train for some seconds, after the capture, and write the weights now and then; return the number of
+    steps."""
+    device = model.network.position.device
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def chunk() -> list[Tensor]:
+        examples = draw(CHUNK * schedule.batch, generator)
+        return [x.unflatten(0, (CHUNK, schedule.batch)) for x in examples]
 
     model.train()
     optimizer = optimizer_of(model, schedule.rate_at(1e-6), device.type == "cuda")
@@ -154,6 +171,7 @@ def train(
         if done // CHUNK % 20 == 1 or share >= 1:
             seconds = time.perf_counter() - started
             print(f"{seconds:6.0f} s  step {done}  loss of an output {loss:.4f}", flush=True)
+            write_weights(model, path)
     return done
 
 
@@ -234,8 +252,8 @@ def main(
             # in place, so that the weights have the same names
             for part in model.network.blocks:
                 part.compile()
-        train(model.to(device), puzzles, block, schedule, seed)
-        save_file({name: x.cpu().contiguous() for name, x in model.state_dict().items()}, weights)
+        model = model.to(device)
+        train(model, draw_of(puzzles, block, model.network.position.device), schedule, seed, weights)
     else:
         model.load_state_dict(load_file(weights))
         test(model.eval(), merge_puzzles([s.held_out.first(TESTED) for s in splits]), block)
@@ -254,6 +272,8 @@ if __name__ == "__main__":
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--recurrences", type=int, default=32)
     parser.add_argument("--position-deviation", type=float, default=0.0)
+    parser.add_argument("--structure", choices=("dense", "graph"), default="dense")
+    parser.add_argument("--dropout", type=float, default=0.1)
     chosen = parser.parse_args()
     main(
         chosen.weights,
@@ -263,6 +283,8 @@ if __name__ == "__main__":
             width=chosen.width,
             recurrences=chosen.recurrences,
             position_deviation=chosen.position_deviation,
+            structure=chosen.structure,
+            dropout=chosen.dropout,
             solving_steps=2 * chosen.recurrences,
         ),
         Schedule(chosen.seconds, chosen.batch, chosen.rate),

@@ -198,14 +198,14 @@ class RecurrentBlock(nn.Module):
         """
         parts = self.query_key_value(self.attention_norm(x)).unflatten(2, (3, self.heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        # fused attention has no dropout on a CPU
+        # fused attention has no dropout on a CPU, and attention over pairs has none at all
         rate = self.dropout.p if self.training else 0.0
-        dropped = mask is None and rate > 0 and (with_attention or x.device.type == "cpu")
+        dropped = rate > 0 and (mask is not None or with_attention or x.device.type == "cpu")
         logits = query @ key.mT / math.sqrt(query.shape[-1]) if with_attention or dropped else None
-        if mask is not None:
+        if dropped and logits is not None:
+            mixed = self.dropout(_weights(logits, mask)) @ value
+        elif mask is not None:
             mixed = attention(query, key, value, mask)
-        elif dropped and logits is not None:
-            mixed = self.dropout(logits.softmax(-1)) @ value
         else:
             mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=rate)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
@@ -221,6 +221,18 @@ _PUBLISHED = {
     "mlp.2": "narrow",
 }
 """Names of the parts of a block in published weights."""
+
+
+def _weights(logits: Tensor, mask: AttentionMask | None) -> Tensor:
+    """Attention weights, 0 outside of the mask, shape ``(batch, heads, tokens, tokens)``."""
+    if mask is None:
+        return logits.softmax(-1)
+    allowed = mask.dense(logits.device)
+    if not mask.has_empty_rows:
+        return logits.masked_fill(~allowed, -torch.inf).softmax(-1)
+    # a token without neighbours has no weights, and its gradients are no softmax of nothing
+    empty = ~allowed.any(1, keepdim=True)
+    return logits.masked_fill(~(allowed | empty), -torch.inf).softmax(-1) * ~empty
 
 
 def _initialise(module: nn.Module) -> None:

@@ -25,6 +25,7 @@ class RecurrentOptions:
         inject: Add the embedding of the input again before each recurrence.
         detach: Number of recurrences after which gradients of the state stop; 0 for never.
         structure: Which tokens attend to one another: all, or the neighbours in the graph.
+            With dropout, the weights of all pairs are in memory either way.
         constraint_weight: Weight of the constraint loss of each output, of the constraints that have one.
         attention_weight: Weight of the attention loss of each block.
         labelled_share: Share of the training examples whose labels are used; the others have constraint and
@@ -80,8 +81,4 @@ class RecurrentOptions:
             raise ArgumentError(
                 f"{where}: masked attention gives all its weight to neighbours, so that the attention loss "
                 "is always 0; set --attention-weight 0, or --structure dense."
-            )
-        if self.structure == "graph" and self.dropout:
-            raise ArgumentError(
-                f"{where}: masked attention has no dropout; set --dropout 0, or --structure dense."
             )

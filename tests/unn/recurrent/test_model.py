@@ -218,8 +218,6 @@ def test_bad_input_is_refused_by_name():
         model.loss({"X": torch.eye(4).expand(1, 4, 4, 4)}, {"Y": torch.zeros(1, 4, 4).bool()})
     with pytest.raises(ArgumentError, match="multiple of the heads"):
         RecurrentOptions(width=10, heads=4).check("here")
-    with pytest.raises(ArgumentError, match="dropout"):
-        RecurrentOptions(structure="graph").check("here")
 
 
 def test_inferred_probabilities_are_those_of_the_published_network_with_the_evidence_unchanged():

@@ -10,6 +10,7 @@ from support.sudoku_graph import declare_sudoku
 
 import unn
 from unn.errors import DataError
+from unn.ops.attention import AttentionMask
 from unn.recurrent.network import RecurrentTransformer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "recurrent"
@@ -144,17 +145,42 @@ def is_path(chosen, edges, start, end):
         here = sum(edges[onward[0]]) - here
 
 
-def test_training_drops_entries_and_keeps_the_mean_of_a_linear_block():
+def mask_with_an_isolated_node():
+    """The mask of six nodes: one with two neighbours, and one with none, not even itself."""
+    pairs = torch.eye(6, dtype=torch.bool)
+    pairs[0, 1] = pairs[1, 0] = pairs[0, 2] = pairs[2, 0] = True
+    pairs[5, 5] = False
+    return AttentionMask.of(pairs)
+
+
+@pytest.mark.parametrize("mask", [None, mask_with_an_isolated_node()], ids=["all", "masked"])
+def test_training_drops_entries_and_keeps_the_mean_of_a_linear_block(mask):
     torch.manual_seed(0)
     block = RecurrentTransformer(5, 6, 4, width=16, heads=2, dropout=0.3).double().blocks[0]
     # what follows the attention is linear
     block.narrow.weight.data.zero_()
     block.out.weight.data.copy_(torch.eye(16))
-    x = torch.randn(1, 6, 16, dtype=torch.float64)
-    expected, _ = block.eval()(x, None, False)
+    x = torch.randn(1, 6, 16, dtype=torch.float64, requires_grad=True)
+    expected, _ = block.eval()(x, mask, False)
     block.train()
-    samples = block(x.expand(20_000, 6, 16), None, False)[0]
+    samples = block(x.expand(20_000, 6, 16), mask, False)[0]
     torch.testing.assert_close(samples.mean(0, keepdim=True), expected, atol=0.03, rtol=0)
+    (gradient,) = torch.autograd.grad(samples.sum(), x)
+    assert bool(gradient.isfinite().all())
     # with dropout of the attention an entry has more than two values
     assert len(samples[:, 0, 0].unique()) > 2
-    assert block(x, None, False)[1] is None and block(x, None, True)[1].shape == (1, 2, 6, 6)
+    assert block(x, mask, False)[1] is None and block(x, mask, True)[1].shape == (1, 2, 6, 6)
+
+
+def test_tokens_outside_of_the_mask_have_no_part_in_training_with_dropout():
+    mask = mask_with_an_isolated_node()
+    block = RecurrentTransformer(5, 6, 4, width=16, heads=2, dropout=0.3).double().blocks[0].train()
+    x = torch.randn(1, 6, 16, dtype=torch.float64, requires_grad=True)
+    reached = torch.zeros(6, 6, dtype=torch.bool)
+    for _ in range(20):
+        out, _ = block(x, mask, False)
+        for k in range(6):
+            (gradient,) = torch.autograd.grad(out[0, k].square().sum(), x, retain_graph=True)
+            reached[k] |= gradient[0].abs().amax(1) > 0
+    expected = torch.from_numpy(mask.adjacency.matrix.toarray()).bool() | torch.eye(6, dtype=torch.bool)
+    assert torch.equal(reached, expected)

@@ -1,0 +1,111 @@
+"""Train the recurrent transformer on pictures for some seconds; on a GPU a step is one CUDA graph.
+
+    UNN_DATA=... python -m tests.benchmarks.pictures WEIGHTS --pictures csp/nonogram7.npz --size 7
+        --seconds 300
+    UNN_DATA=... python -m tests.benchmarks.pictures WEIGHTS --pictures csp/nonogram7.npz --size 7
+
+The training is that of ``tests.benchmarks.recurrent``, with the training pictures of the file, moved at
+random. Without ``--seconds`` the saved weights paint the test pictures from their runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from problems.pictures.files import load_pictures
+from problems.pictures.graph import declare, move_pictures, values_of
+from problems.pictures.problem import PicturesConfig, PicturesProblem
+from tests.benchmarks.recurrent import Draw, Schedule, train
+from unn.extending import Query
+from unn.recurrent.model import RecurrentModel
+from unn.recurrent.options import RecurrentOptions
+
+MOVED = 8
+"""Random movements of each training picture, of which one is drawn."""
+
+
+def draw_of(model: RecurrentModel, pictures: Tensor, device: torch.device) -> Draw:
+    """Draws pictures with their runs, of which the runs are given.
+
+    Args:
+        model: the network.
+        pictures: 1 for black cells, shape ``(pictures, rows, columns)``.
+        device: device of the network.
+    """
+    moved = move_pictures(pictures.repeat(MOVED, 1, 1), torch.Generator().manual_seed(0))
+    rows = model.layout.frame.flatten(values_of(moved)).to(device)
+    given = {
+        name: torch.ones(1, count, dtype=torch.bool)
+        for name, count in zip(("rows", "columns"), pictures.shape[1:], strict=True)
+    }
+    nodes = model.layout.frame.observed_nodes(given, 1).to(device)
+
+    def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(rows), (count,), generator=generator, device=device)
+        return rows[chosen], nodes.expand(count, -1)
+
+    return draw
+
+
+def test(model: RecurrentModel, pictures: Tensor) -> None:
+    """Print the shares of pictures that are painted right, by the number of recurrences."""
+    values = values_of(pictures)
+    query = Query({name: values[name] for name in ("rows", "columns")}, values)
+    config = PicturesConfig(rows=pictures.shape[1], columns=pictures.shape[2])
+    for steps in (model.options.recurrences, model.options.solving_steps):
+        answers = model.infer_values(query.given, len(pictures), {}, iterations=steps)
+        figures = PicturesProblem().metrics(config, query, answers)
+        shares = ", ".join(f"{name} {share:.4f}" for name, share in figures.items())
+        print(f"{steps} recurrences, {len(pictures)} pictures: {shares}")
+
+
+def main(
+    weights: Path, file: str, size: int, options: RecurrentOptions, schedule: Schedule, seed: int
+) -> None:
+    """Train and save weights, or test saved ones if the schedule has no time."""
+    torch.manual_seed(seed)
+    model = RecurrentModel(declare(size, size), options, {})
+    pictures = load_pictures(file, size, size)
+    if schedule.seconds:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
+        train(model.to(device), draw_of(model, pictures.training, device), schedule, seed, weights)
+    else:
+        model.load_state_dict(load_file(weights))
+        test(model.eval(), pictures.test)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--pictures", required=True)
+    parser.add_argument("--size", type=int, required=True, help="rows and columns")
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rate", type=float, default=8e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--recurrences", type=int, default=12)
+    parser.add_argument("--structure", choices=("dense", "graph"), default="graph")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    chosen = parser.parse_args()
+    main(
+        chosen.weights,
+        chosen.pictures,
+        chosen.size,
+        RecurrentOptions(
+            width=chosen.width,
+            recurrences=chosen.recurrences,
+            solving_steps=2 * chosen.recurrences,
+            position_deviation=0.2,
+            structure=chosen.structure,
+            dropout=chosen.dropout,
+        ),
+        Schedule(chosen.seconds, chosen.batch, chosen.rate),
+        chosen.seed,
+    )
