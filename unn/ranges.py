@@ -20,7 +20,8 @@ def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> N
     """
     for name, (value, low, high) in ranges.items():
         # written so that NaN fails too
-        if not isinstance(value, (int, float)) or not low <= value <= high:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not low <= value <= high:
             raise ArgumentError(
                 f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}."
             )

@@ -5,7 +5,9 @@
     UNN_DATA=... python -m tests.benchmarks.pictures WEIGHTS --pictures csp/nonogram7.npz --size 7
 
 The training is that of ``tests.benchmarks.recurrent``, with the training pictures of the file, moved at
-random. Without ``--seconds`` the saved weights paint the test pictures from their runs.
+random. Without ``--seconds`` the saved weights, also those of a run of ``unn train pictures``, paint the
+test pictures from their runs, and as many training pictures and pictures of random pixels that their runs
+determine.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from problems.pictures.files import load_pictures
-from problems.pictures.graph import declare, move_pictures, values_of
+from problems.pictures.graph import declare, draw_determined, move_pictures, values_of
 from problems.pictures.problem import PicturesConfig, PicturesProblem
 from tests.benchmarks.recurrent import Draw, Schedule, train
 from unn.extending import Query
@@ -52,7 +54,7 @@ def draw_of(model: RecurrentModel, pictures: Tensor, device: torch.device) -> Dr
     return draw
 
 
-def test(model: RecurrentModel, pictures: Tensor) -> None:
+def test(model: RecurrentModel, name: str, pictures: Tensor) -> None:
     """Print the shares of pictures that are painted right, by the number of recurrences."""
     values = values_of(pictures)
     query = Query({name: values[name] for name in ("rows", "columns")}, values)
@@ -60,8 +62,8 @@ def test(model: RecurrentModel, pictures: Tensor) -> None:
     for steps in (model.options.recurrences, model.options.solving_steps):
         answers = model.infer_values(query.given, len(pictures), {}, iterations=steps)
         figures = PicturesProblem().metrics(config, query, answers)
-        shares = ", ".join(f"{name} {share:.4f}" for name, share in figures.items())
-        print(f"{steps} recurrences, {len(pictures)} pictures: {shares}")
+        shares = ", ".join(f"{figure} {share:.4f}" for figure, share in figures.items())
+        print(f"{len(pictures)} {name} pictures, {steps} recurrences: {shares}")
 
 
 def main(
@@ -77,7 +79,10 @@ def main(
         train(model.to(device), draw_of(model, pictures.training, device), schedule, seed, weights)
     else:
         model.load_state_dict(load_file(weights))
-        test(model.eval(), pictures.test)
+        count, generator = len(pictures.test), torch.Generator().manual_seed(0)
+        test(model.eval(), "test", pictures.test)
+        test(model, "training", pictures.training[:count])
+        test(model, "random", draw_determined(count, size, size, generator))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from ..errors import DeclarationError, ObservationError
 from ..graph.arrays import Parameter
@@ -215,8 +216,8 @@ def spectral_normalise(
         The certificate after scaling.
 
     Raises:
-        DeclarationError: for a factor out of range, gains that are not known, or constants alone that couple
-            more strongly.
+        DeclarationError: for a factor out of range, gains that are not known, constants alone that couple
+            more strongly, or a parametrization without an inverse.
 
     Example:
         >>> optimiser.step()
@@ -230,19 +231,44 @@ def spectral_normalise(
         raise DeclarationError(f"spectral_normalise: graph {graph.name!r}: {certificate.reason}.")
     observed = set(_complete(given or {}))
     coupled = {
-        name: graph.get_parameter(name)
+        name
         for f in graph.energy_factors
         if sum(r.array.name in graph.variables and r.array.name not in observed for r in f.references) > 1
         for name in f.operands
-        if isinstance(graph.arrays[name], Parameter) and graph.get_parameter(name).requires_grad
+        if isinstance(graph.arrays[name], Parameter) and _is_trained(graph, name)
     }
     for _ in range(_SCALINGS):
         if certificate.factor <= factor:
             return certificate
-        for parameter in coupled.values():
-            parameter.mul_(factor / certificate.factor * _MARGIN)
+        for name in coupled:
+            _scale(graph, name, factor / certificate.factor * _MARGIN)
         certificate = contraction(graph, given, sizes)
     raise DeclarationError(
         f"spectral_normalise: graph {graph.name!r} has the spectral radius {certificate.factor:.3g} by its "
-        "constants and frozen parameters alone; make them smaller, or allow a larger factor."
+        "constants, frozen parameters and parametrizations alone; make them smaller, or allow a larger "
+        "factor."
     )
+
+
+def _is_trained(graph: Declaration, name: str) -> bool:
+    if parametrize.is_parametrized(graph, name):
+        parametrization = graph.parametrizations[name]
+        return any(parameter.requires_grad for parameter in parametrization.parameters())
+    return graph.get_parameter(name).requires_grad
+
+
+def _scale(graph: Declaration, name: str, number: float) -> None:
+    """Multiply a parameter, in place; one with a parametrization by the inverse of this.
+
+    Raises:
+        DeclarationError: for a parametrization without an inverse.
+    """
+    if not parametrize.is_parametrized(graph, name):
+        graph.get_parameter(name).mul_(number)
+        return
+    try:
+        setattr(graph, name, getattr(graph, name) * number)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise DeclarationError(
+            f"spectral_normalise: the parametrization of parameter {name!r} has no inverse: {error}"
+        ) from error

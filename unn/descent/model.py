@@ -535,10 +535,11 @@ def expanded(name: str, value: Tensor | Partial, count: int) -> Tensor | Partial
     """
     for x in (value.value, value.mask) if isinstance(value, Partial) else (value,):
         if not isinstance(x, Tensor) or not x.ndim or x.shape[0] not in (1, count):
-            shown = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            shown = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"{type(x).__name__}, no tensor"
+            size = "1" if count == 1 else f"{count} or 1"
             raise ObservationError(
-                f"variable {name!r}: evidence for {count} queries has a batch axis of size {count} or 1, got "
-                f"{shown}."
+                f"variable {name!r}: evidence for {count} queries is a tensor with a batch axis of size "
+                f"{size}, got {shown}."
             )
     if isinstance(value, Partial):
         full = value.value.expand(count, *value.value.shape[1:])

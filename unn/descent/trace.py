@@ -133,7 +133,8 @@ class Energies(Trace):
             # the energy of the factors is affine in the block, with slope -t
             change = new if old is None else new - old
             slope = state.preactivations[name].to(before.dtype)
-            factors = before - batch_sum(slope * change)
+            # entries that stay have no share, also where no sum of messages is recorded or it is infinite
+            factors = before - batch_sum(torch.where(change == 0, 0, slope * change))
         else:
             assert old is not None
             factors = before + self._touching(name, new) - self._touching(name, old)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
-from ..graph.partial import Partial, rows_of
+from ..graph.partial import Partial, restricted, rows_of
 from .gaussian import constants_given
 from .inference import impossible_row, mean_surprise
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
@@ -58,12 +58,12 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         check_model("MixedModel", options, ExactOptions, mixed_refusal(graph))
         self.graph, self.options = graph, options
 
-    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(self, values: Given, observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the conditional log-density, a scalar.
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``, and values of constants; variables that
-                are left out are latent.
+                are left out are latent, and so are entries outside of the mask of ``unn.Partial``.
             observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
             sizes: sizes of the axes without a static size.
 
@@ -76,12 +76,12 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
             raise ObservationError(f"graph {self.graph.name!r}: examples have no values.")
         values, observed = on_cpu(values), on_cpu(observed)
         own = {name: x for name, x in values.items() if name in self.graph.variables}
-        count = max((len(x) for x in own.values()), default=1)
+        count = max((len(x.value if isinstance(x, Partial) else x) for x in own.values()), default=1)
         given: dict[str, Tensor | Partial] = {
             name: x for name, x in values.items() if name not in self.graph.variables
         }
         given |= {
-            name: Partial(own[name], mask.expand(count, *mask.shape[1:]))
+            name: restricted(own[name], mask.expand(count, *mask.shape[1:]))
             for name, mask in observed.items()
             if name in own
         }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
 from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
-from ..graph.partial import Partial
+from ..graph.partial import restricted
 from . import structures
 from .ground import refusal_of_structures
 from .inference import impossible_row, mean_surprise
@@ -48,11 +48,12 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         check_model("ExactModel", options, ExactOptions, refusal_of_structures(graph))
         self.graph, self.options = graph, options
 
-    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(self, values: Given, observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the conditional log-likelihood, a scalar.
 
         Args:
-            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
+            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent,
+                and so are entries outside of the mask of ``unn.Partial``.
             observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
             sizes: sizes of the axes without a static size.
 
@@ -167,7 +168,7 @@ def like_parameters(loss: Tensor, model: nn.Module) -> Tensor:
 def conditional_evidence(
     nodes: Nodes,
     model: TableModel,
-    values: Mapping[str, Tensor],
+    values: Given,
     observed: Mapping[str, Tensor],
     count: int,
 ) -> TableEvidence:
@@ -185,7 +186,7 @@ def conditional_evidence(
         ObservationError: for values or masks that do not fit the graph.
     """
     given = {
-        name: Partial(values[name], mask.expand(count, *nodes.ranges[name].node_shape))
+        name: restricted(values[name], mask.expand(count, *nodes.ranges[name].node_shape))
         for name, mask in observed.items()
         if name in nodes.ranges and name in values
     }

@@ -11,17 +11,21 @@ from torch import Tensor
 from ..descent.collect import collect_evidence
 from ..descent.energy import total_energy, unconstrained_terms
 from ..descent.entries import entries_of
-from ..descent.evidence import Evidence
+from ..descent.evidence import Evidence, Given
 from ..descent.plan import Plan, PlannedUpdate
 from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..errors import InferenceError
 from ..graph.declaration import Declaration
+from ..graph.partial import Partial
 from ..no_gradients import no_gradients
 from ..regularizers import Elementwise, Entropy
 from ..regularizers.base import batch_sum
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .chains import Chains
+
+_DISCRETE = (BinaryEntropy, SignedEntropy, Entropy)
+"""Regularizers of variables that are drawn as vertices of their domain."""
 
 
 def contrast(graph: Declaration, examples: Mapping[str, Tensor], draws: Mapping[str, Tensor]) -> Tensor:
@@ -84,7 +88,7 @@ def _mean(evidence: Evidence, name: str, t: Tensor, temperature: float) -> Tenso
 
 
 def energy_discrepancy(
-    graph: Declaration, values: Mapping[str, Tensor], temperature: float, noise: float, copies: int
+    graph: Declaration, values: Given, temperature: float, noise: float, copies: int
 ) -> Tensor:
     """Mean over examples x of log(1/M + 1/M sum_i exp((E(x) - E(x_i)) / temperature)), a scalar (Schroeder et
     al., 2023, "Energy discrepancies: a score-independent loss for energy-based models").
@@ -100,12 +104,12 @@ def energy_discrepancy(
         copies: number M.
 
     Raises:
-        InferenceError: for a variable without values, or of a kind that has no such noise.
+        InferenceError: for a variable without values of all entries, or of a kind that has no such noise.
     """
-    _require_values(graph, values, "energy discrepancy")
-    noisy = {name: _with_noise(graph, name, x, noise) for name, x in values.items()}
+    complete = _complete(graph, values, "energy discrepancy")
+    noisy = {name: _with_noise(graph, name, x, noise) for name, x in complete.items()}
     far = {name: _with_noise(graph, name, x.repeat_interleave(copies, 0), noise) for name, x in noisy.items()}
-    gap = _whole_energy(graph, values)[:, None] - _whole_energy(graph, far).view(-1, copies)
+    gap = _whole_energy(graph, complete)[:, None] - _whole_energy(graph, far).view(-1, copies)
     stable = torch.cat([gap / temperature, torch.zeros_like(gap[:, :1])], 1)
     return (torch.logsumexp(stable, 1) - math.log(copies)).mean()
 
@@ -114,7 +118,7 @@ def _with_noise(graph: Declaration, name: str, x: Tensor, noise: float) -> Tenso
     regularizer, shape = graph.variables[name].regularizer, x.shape
     if isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf):
         return x + noise * torch.randn_like(x)
-    if not isinstance(regularizer, (BinaryEntropy, SignedEntropy, Entropy)):
+    if not isinstance(regularizer, _DISCRETE):
         raise InferenceError(
             f"graph {graph.name!r}: variable {name!r} ({regularizer!r}) has no noise for the energy "
             "discrepancy; use learning='persistent'."
@@ -126,7 +130,7 @@ def _with_noise(graph: Declaration, name: str, x: Tensor, noise: float) -> Tenso
     return torch.where(torch.rand(shape, device=x.device) < min(noise, 1.0), fresh, x)
 
 
-def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature: float) -> Tensor:
+def score_matching(graph: Declaration, values: Given, temperature: float) -> Tensor:
     """Mean over examples of |d log p|^2 / 2 + trace of the second derivative of log p, a scalar (Hyvaerinen,
     2005), with log p = -E / temperature up to a constant.
 
@@ -138,9 +142,9 @@ def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature
         temperature: above 0.
 
     Raises:
-        InferenceError: for a variable without values, or with a bounded or discrete domain.
+        InferenceError: for a variable without values of all entries, or with a bounded or discrete domain.
     """
-    _require_values(graph, values, "score matching")
+    complete = _complete(graph, values, "score matching")
     for name, variable in graph.variables.items():
         regularizer = variable.regularizer
         if not (isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf)):
@@ -148,7 +152,7 @@ def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature
                 f"graph {graph.name!r}: score matching needs real variables, and {name!r} has "
                 f"{regularizer!r}; use learning='persistent'."
             )
-    leaves = {name: x.detach().requires_grad_() for name, x in values.items()}
+    leaves = {name: x.detach().requires_grad_() for name, x in complete.items()}
     log_density = -_whole_energy(graph, leaves).sum() / temperature
     slopes = torch.autograd.grad(log_density, list(leaves.values()), create_graph=True)
     total = log_density.new_zeros(())
@@ -169,12 +173,20 @@ def _whole_energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
     return total_energy(unconstrained_terms(graph, values))
 
 
-def _require_values(graph: Declaration, values: Mapping[str, Tensor], what: str) -> None:
-    """Check that all variables have examples, and that none is constrained.
+def _complete(graph: Declaration, values: Given, what: str) -> dict[str, Tensor]:
+    """Examples of all variables, of which none is given in part, and none constrained.
 
     Raises:
-        InferenceError: names the first that has none, or a constraint.
+        InferenceError: names the first that has none, or only in part, or a constraint.
     """
+    complete = {}
+    for name, x in values.items():
+        if isinstance(x, Partial):
+            raise InferenceError(
+                f"graph {graph.name!r}: {what} needs examples of all entries, and those of {name!r} are "
+                "given in part; use learning='persistent', which draws the others."
+            )
+        complete[name] = x
     for constraint in graph.constraints:
         raise InferenceError(
             f"graph {graph.name!r}: {what} is defined without constraints, and {constraint.name!r} is one; "
@@ -186,11 +198,10 @@ def _require_values(graph: Declaration, values: Mapping[str, Tensor], what: str)
                 f"graph {graph.name!r}: {what} needs examples of all variables, and {name!r} has none; use "
                 "learning='persistent'."
             )
+    return complete
 
 
-def minus_log_pseudolikelihood(
-    graph: Declaration, values: Mapping[str, Tensor], temperature: float
-) -> Tensor:
+def minus_log_pseudolikelihood(graph: Declaration, values: Given, temperature: float) -> Tensor:
     """Mean over examples of minus the sum of log p(node | all others), a scalar (Besag, 1975).
 
     Nodes whose regularizer ties them count as one.
@@ -201,23 +212,24 @@ def minus_log_pseudolikelihood(
         temperature: above 0.
 
     Raises:
-        InferenceError: for a variable without values, or without a closed form given the others.
+        InferenceError: for a variable without values of all entries, or a closed form given the others.
     """
-    _require_values(graph, values, "the pseudolikelihood")
+    complete = _complete(graph, values, "the pseudolikelihood")
     plan = Plan.of(graph, ())
-    evidence = collect_evidence(graph, values, check_values=False)
+    evidence = collect_evidence(graph, complete, check_values=False)
     # the plan has messages to all variables, and the evidence values of all of them
     state = State(plan, evidence, ())
     total = evidence.like.new_zeros(())
     for name in graph.variables:
-        step = PlannedUpdate(name)
+        step, regularizer = PlannedUpdate(name), evidence.regularizers[name]
         steps = plan.steps([name], evidence.shapes, evidence.like.device)
         if not all(state.closed_form(own) for own in steps):
+            other = "energy-discrepancy" if isinstance(regularizer, _DISCRETE) else "persistent"
             raise InferenceError(
                 f"graph {graph.name!r}: variable {name!r} has no closed form given the others, so that its "
-                "pseudolikelihood is not known; use learning='persistent'."
+                f"pseudolikelihood is not known; use learning={other!r}."
             )
-        x, regularizer = evidence.values[name], evidence.regularizers[name]
+        x = evidence.values[name]
         t = state.preactivation(step)
         t = t.expand(evidence.batch, *t.shape[1:])
         score = batch_sum(x * t) - regularizer_share(regularizer, x, None)

@@ -18,7 +18,7 @@ from ..exact.model import ExactModel
 from ..exact.options import ExactOptions
 from ..graph.declaration import Declaration
 from ..graph.devices import device_of, moved
-from ..graph.partial import rows_of
+from ..graph.partial import Partial, rows_of
 from .chains import Chains, is_unbatched, refusal
 from .learning import (
     completed,
@@ -67,14 +67,15 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         self._persistent: dict[str, dict[str, Tensor]] = {}
         self._steps: dict[str, dict[str, Tensor]] = {}
 
-    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(self, values: Given, observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """A scalar whose gradient is that of what training minimises, or an estimate of it.
 
         For "likelihood" and "pseudolikelihood" it is the mean of minus the logarithm; with chains, the
         difference of two mean energies, whose value means nothing; else what its name says.
 
         Args:
-            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
+            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent,
+                and so are entries outside of the mask of ``unn.Partial``.
             observed: not used, because the joint distribution is learned.
             sizes: sizes of the axes without a static size.
 
@@ -89,14 +90,15 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                     f"graph {self.graph.name!r} has no variable "
                     f"{name!r}.{suggest(name, self.graph.variables)}"
                 )
-        collect_evidence(self.graph, values, sizes=sizes)
+        batch = collect_evidence(self.graph, values, sizes=sizes).batch
+        complete = {name: x for name, x in values.items() if not isinstance(x, Partial)}
         for constraint in self.graph.constraints:
-            if set(constraint.variables) <= set(values):
-                violated = (constraint.violations_of(values) > 0).nonzero()[:, 0].tolist()
+            if set(constraint.variables) <= set(complete):
+                violated = (constraint.violations_of(complete) > 0).nonzero()[:, 0].tolist()
                 if violated:
                     raise ObservationError(
                         f"graph {self.graph.name!r}: example {violated[0]} violates constraint "
-                        f"{constraint.name!r}, and {len(violated)} of {len(next(iter(values.values())))} do; "
+                        f"{constraint.name!r}, and {len(violated)} of {batch} do; "
                         "leave them out, or the constraint."
                     )
         options = self.options
@@ -111,20 +113,23 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             return energy_discrepancy(self.graph, values, options.temperature, options.noise, options.copies)
         if options.learning == "score-matching":
             return score_matching(self.graph, values, options.temperature)
-        batch = len(next(iter(values.values())))
         key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
-        examples, drawn = dict(values), dict(values)
-        if len(values) < len(self.graph.variables):
+        examples, drawn = complete, complete
+        if len(complete) < len(self.graph.variables):
             hidden = Chains(self.graph, values, batch, 1, sizes=sizes, temperature=options.temperature)
             sweeps = options.learning_sweeps
             if not hidden.are_independent:
                 sweeps = max(sweeps, _FEWEST_SWEEPS)
-            names = ",".join(name for name in self.graph.variables if name in values)
+            # what is given in part has step sizes of its own
+            marks = {name: "" if name in complete else "?" for name in values}
+            names = ",".join(name + marks[name] for name in self.graph.variables if name in values)
             examples = self._completed(hidden, sweeps, f"{key};{names}", {})
             # chains continue from draws: from means the truth would be no fixed point of the gradient
             drawn = {name: hidden.state.result(name) for name in self.graph.variables}
         count = options.chains if options.learning == "persistent" else batch
         start = drawn if options.learning == "contrastive" else self._persistent.get(key, {})
+        # chains of a checkpoint with another number of them are repeated, or left out
+        start = {name: x[torch.arange(count, device=x.device) % len(x)] for name, x in start.items()}
         chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature, initial=start)
         draws = self._completed(chains, options.learning_sweeps, key, start)
         if options.learning == "persistent":

@@ -54,6 +54,20 @@ class Partial:
         return cls(value.masked_fill(missing, 0), ~missing)
 
 
+def restricted(evidence: Tensor | Partial, mask: Tensor) -> Partial:
+    """The part of evidence that a mask covers.
+
+    Args:
+        evidence: shape ``(batch, *axes)``.
+        mask: boolean, of the shape of the evidence or of its first axes.
+    """
+    if not isinstance(evidence, Partial):
+        return Partial(evidence, mask)
+    wide = max(mask.ndim, evidence.mask.ndim)
+    one, other = (x.reshape(*x.shape, *(1,) * (wide - x.ndim)) for x in (mask, evidence.mask))
+    return Partial(evidence.value, one & other)
+
+
 def rows_of(evidence: Tensor | Partial, rows: Tensor, count: int) -> Tensor | Partial:
     """Evidence of several of ``count`` rows, of which the only one is repeated where it has no other.
 

@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import printed
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import weight_norm
 
 import unn
 from factors import Conv2d, Implicit, Multilinear, TreeEntropy
@@ -314,6 +316,30 @@ def test_frozen_parameters_are_not_scaled():
     with pytest.raises(DeclarationError, match="frozen"):
         unn.spectral_normalise(g, 0.5)
     assert torch.equal(g.V, before)
+
+
+def test_parametrized_couplings_are_scaled_through_their_parametrization():
+    g = coupled(3.0)
+    weight_norm(g, "V")
+    before, bias = g.V.detach().clone(), g.bias.detach().clone()
+    assert unn.spectral_normalise(g, 0.9).factor <= 0.9
+    shrunk = g.V / before
+    torch.testing.assert_close(shrunk, shrunk[0, 0].expand_as(shrunk))
+    assert 0 < float(shrunk[0, 0].detach()) < 1 and torch.equal(g.bias, bias)
+
+
+class Doubled(torch.nn.Module):
+    """A parametrization without an inverse."""
+
+    def forward(self, x):
+        return 2 * x
+
+
+def test_parametrizations_without_an_inverse_are_refused_by_name():
+    g = coupled(3.0)
+    parametrize.register_parametrization(g, "V", Doubled())
+    with pytest.raises(DeclarationError, match=r"'V' has no inverse"):
+        unn.spectral_normalise(g, 0.9)
 
 
 @pytest.mark.slow

@@ -253,6 +253,19 @@ def test_greedy_energies_are_those_of_the_values_in_every_batch_element(rounds):
         torch.testing.assert_close(single.energy[-1], out.energy[-1, element : element + 1])
 
 
+def test_greedy_energies_of_nodes_of_one_variable_are_those_of_the_values_in_every_batch_element():
+    g = unn.FactorGraph("spins", n=2)
+    X, s = g.variable("X", "n", unn.SquaredNorm()), g.variable("s", "n", unn.SignedEntropy())
+    g.factor(Multilinear(s["i"], X["i"]))
+    g.factor(Multilinear(s["i"], s["i+1"]))
+    # each element first updates the node with the stronger field
+    fields = torch.tensor([[2.0, 0.1], [0.1, 2.0]])
+    for rounds in range(1, 5):
+        out = unn.infer(g, {"X": fields}, order=unn.Greedy(["s"]), iterations=rounds)
+        torch.testing.assert_close(out.energy[-1], g.energy(dict(out.values)))
+        assert bool(out.energy.isfinite().all()) and bool((out.energy.diff(dim=0) < 1e-6).all())
+
+
 def test_sums_of_messages_of_a_greedy_order_belong_to_the_values_or_are_nan():
     g, start = split_choice()
     out = unn.infer(g, {}, order=unn.Greedy(["A", "B"]), initial=start, iterations=1)

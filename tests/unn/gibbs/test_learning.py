@@ -188,6 +188,26 @@ def test_persistent_chains_go_on_where_they_were_and_are_saved(examples):
     assert fresh.training_state() == {}
 
 
+@pytest.mark.parametrize("chains", [5, 25])
+def test_persistent_chains_go_on_in_another_number(chains, examples):
+    _, x = examples
+    model = GibbsModel(spins(), GibbsOptions(chains=10))
+    model.loss({"S": x[:20]}, {})
+    (before,) = model.training_state().values()
+    other = GibbsModel(spins(), GibbsOptions(chains=chains))
+    other.load_training_state(model.training_state())
+    initial = []
+    restarted = Chains.restart
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Chains, "restart", lambda self, start=None: initial.append(start) or restarted(self, start)
+        )
+        other.loss({"S": x[:20]}, {})
+    assert torch.equal(initial[-1]["S"], before[torch.arange(chains) % 10])
+    (after,) = other.training_state().values()
+    assert after.shape == (chains, 3, 3)
+
+
 def test_means_and_samples_of_the_model_are_those_of_its_energy(examples):
     g, _ = examples
     model = GibbsModel(g, GibbsOptions(chains=300, burn_in=30, chain_draws=30))
@@ -237,6 +257,47 @@ def test_losses_of_all_values_refuse_latent_variables_by_name(learning):
         GibbsModel(machine(), GibbsOptions(learning=learning)).loss({"v": torch.ones(2, 4)}, {})
 
 
+@pytest.mark.parametrize("learning", ["pseudolikelihood", "score-matching", "energy-discrepancy"])
+def test_losses_of_all_values_refuse_examples_that_are_given_in_part_by_name(learning, examples):
+    _, x = examples
+    partial = unn.Partial(x[:2], torch.ones(2, 3, 3, dtype=torch.bool))
+    with pytest.raises(InferenceError, match="'S' are given in part.*persistent"):
+        GibbsModel(spins(), GibbsOptions(learning=learning)).loss({"S": partial}, {})
+
+
+def test_the_likelihood_of_examples_in_part_is_the_marginal_one():
+    g = machine()
+    v = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0]])
+    partial = unn.Partial(v, torch.tensor([[True, True, False, True], [True, False, True, True]]))
+    model = GibbsModel(g, GibbsOptions(learning="likelihood"))
+    expected = []
+    for row, mask in zip(v, partial.mask, strict=True):
+        fillings = torch.cartesian_prod(
+            *[torch.tensor([x]) if m else torch.tensor([0.0, 1.0]) for x, m in zip(row, mask)]
+        )
+        logs = torch.stack([-model.loss({"v": x[None]}, {}) for x in fillings])
+        expected.append(-logs.logsumexp(0))
+    torch.testing.assert_close(model.loss({"v": partial}, {}), torch.stack(expected).mean())
+
+
+@pytest.mark.parametrize("learning", ["persistent", "contrastive"])
+def test_the_gradient_of_chains_draws_what_examples_lack(learning):
+    # given v and one of two hidden units, the other one has a known mean
+    g = unn.FactorGraph("one", visible=1, hidden=2)
+    v, h = (g.variable(name, axis, unn.BinaryEntropy()) for name, axis in (("v", "visible"), ("h", "hidden")))
+    g.factor(Multilinear(v["i"], g.parameter("W", "visible hidden", init=1.5)["i j"], h["j"]))
+    hidden = unn.Partial(torch.tensor([[0.0, 1.0]]), torch.tensor([[False, True]]))
+    model = GibbsModel(g, GibbsOptions(learning=learning, chains=4000))
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "unn.gibbs.model.contrast", lambda graph, x, draws: seen.append(x) or contrast(graph, x, draws)
+        )
+        model.loss({"v": torch.ones(1, 1), "h": hidden}, {})
+    assert torch.equal(seen[0]["v"], torch.ones(1, 1)) and float(seen[0]["h"][0, 1]) == 1
+    torch.testing.assert_close(seen[0]["h"][0, 0], g.W[0, 0].sigmoid())
+
+
 def test_score_matching_refuses_discrete_variables_by_name(examples):
     _, x = examples
     with pytest.raises(InferenceError, match="'S'.*SignedEntropy"):
@@ -255,8 +316,14 @@ def test_the_pseudolikelihood_refuses_nodes_that_interact_with_themselves_by_nam
     g = unn.FactorGraph("square", n=3)
     s = g.variable("S", "n", unn.SignedEntropy())
     g.factor(Multilinear(s["i"], g.parameter("W", "n")["i"], s["i"]))
-    with pytest.raises(InferenceError, match="'S'.*closed form"):
+    # chains cannot draw them either
+    with pytest.raises(InferenceError, match="'S'.*closed form.*energy-discrepancy"):
         GibbsModel(g, GibbsOptions(learning="pseudolikelihood")).loss({"S": torch.ones(2, 3)}, {})
+    assert (
+        GibbsModel(g, GibbsOptions(learning="energy-discrepancy"))
+        .loss({"S": torch.ones(2, 3)}, {})
+        .isfinite()
+    )
 
 
 def test_the_exact_likelihood_refuses_other_temperatures():
