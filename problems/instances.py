@@ -218,7 +218,15 @@ class InstanceProblem(DeclaredProblem):
         return self.with_options(run, {"puzzle": texts[0]}) if texts else run
 
     def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
-        """The evidence of the instance."""
+        """The evidence of the instance.
+
+        Raises:
+            DataError: for an option ``puzzle`` beside another file.
+        """
+        if texts and run.config.puzzle != texts[0]:
+            raise DataError(
+                f"{texts[0]}: the option puzzle={run.config.puzzle} names another file; give one."
+            )
         return self.given(self.instance(run.config)), {}, 1
 
     def columns_of(self, instance: Any, cells: int) -> int:
@@ -317,12 +325,12 @@ def cells_named(reason: str, columns: int | None = None) -> str:
     """
 
     def named(match: re.Match[str]) -> str:
-        *cell, number = (int(group) for group in match.groups())
-        row, column = cell if columns is None else divmod(cell[0], columns)
-        return f"r{row + 1}c{column + 1}={number + 1}"
+        *cell, number = match.groups()
+        row, column = map(int, cell) if columns is None else divmod(int(cell[0]), columns)
+        return f"r{row + 1}c{column + 1}" + ("" if number is None else f"={int(number) + 1}")
 
     place = r"(\d+), (\d+)" if columns is None else r"(\d+)"
-    return re.sub(rf"X\[{place}\] = (\d+)", named, reason)
+    return re.sub(rf"X\[{place}\](?: = (\d+))?", named, reason)
 
 
 def only_section(text: str, source: str) -> list[Line]:

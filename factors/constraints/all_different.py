@@ -80,6 +80,8 @@ class AllDifferent(Cardinality):
         """
         x = values[self._variable().name]
         counts = self.soft_counts(values)
+        if not counts.shape[1]:
+            return counts
         nodes = math.prod(self._view(values).shape[1:]) // counts.shape[1]
         least = self._least(nodes, x.shape[1:])
         return ((counts - least).clamp(max=0) + (counts - 1).clamp(min=0)).square()

@@ -213,6 +213,8 @@ class Among(Constraint):
             variable = self.variables.index(reference.array.name)
             keys[variable].append(group[:, :, None].expand(x.shape).reshape(-1).numpy())
             members[variable].append(x.reshape(-1).numpy())
+        if not number:
+            return []
         parts = []
         for own_keys, own_members in zip(keys, members, strict=True):
             key, member = np.concatenate(own_keys), np.concatenate(own_members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -156,11 +157,27 @@ class Table(Constraint):
         nodes = ", ".join(map(str, self.references))
         return f"({nodes}) in a table of {len(self.allowed)} combinations"
 
+    @cached_property
+    def _different(self) -> Tensor:
+        """The allowed combinations without those that an index along categories makes equal to others."""
+        columns = []
+        for k, (reference, own) in enumerate(zip(self.references, self._values, strict=True)):
+            (dimension,) = (dim for dim in reference.pattern.dimensions if own in dim.letters)
+            numbers = self.allowed[:, k]
+            columns.append(
+                numbers if dimension.index is None else self.indices[dimension.index].numbers[numbers]
+            )
+        first: dict[tuple[int, ...], int] = {}
+        for row, categories in enumerate(torch.stack(columns, 1).tolist()):
+            first.setdefault(tuple(categories), row)
+        return self.allowed[list(first.values())]
+
     def _probability(self, values: Values) -> Tensor:
         """Probability of the allowed combinations, shape ``(batch, parts)``."""
         result: Tensor | None = None
-        for k, x in enumerate(self._views(values)):
-            chosen = x.index_select(-1, self.allowed[:, k].to(x.device))
+        views = self._views(values)
+        for k, x in enumerate(views):
+            chosen = x.index_select(-1, self._different[:, k].to(x.device))
             result = chosen if result is None else result * chosen
         assert result is not None
         return batch_flat(result.sum(-1))

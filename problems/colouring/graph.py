@@ -114,13 +114,21 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         if not words or words[0] == "c" or words[0].startswith("#"):
             continue
         if words[0] == "p":
+            if nodes is not None:
+                raise DataError(f"{where}: a second line p; a file has one graph.")
             nodes, announced = _announced(words, where)
             continue
         first = 1 if words[0] == "e" else 0
         if not first:
             bare = bare or f"{where}: expected e A B, got {line.strip()!r}"
         ends = words[first:]
-        if len(ends) != 2 or not all(end.isascii() and end.isdecimal() and len(end) < 10 for end in ends):
+        if (
+            len(ends) == 2
+            and all(end.isascii() and end.isdecimal() for end in ends)
+            and len(max(ends, key=len)) > 9
+        ):
+            raise DataError(f"{where}: the number of a node has at most nine digits, got {line.strip()!r}.")
+        if len(ends) != 2 or not all(end.isascii() and end.isdecimal() for end in ends):
             raise DataError(f"{where}: expected the two nodes of an edge, got {line.strip()!r}.")
         a, b = (int(end) - first for end in ends)
         if a == b:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,28 @@ class NonogramProblem(InstanceProblem):
     def columns_of(self, instance: Nonogram, cells: int) -> int:
         """The columns of the picture."""
         return len(instance.columns)
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Cells and runs from 1, such as ``r1c3 black`` and ``run 2 of row 1 at 4``."""
+        from .graph import runs_of
+
+        instance = self.instance(run.config)
+        width, height = len(instance.columns), len(instance.rows)
+        runs = {"Row": runs_of(instance.rows, width), "Column": runs_of(instance.columns, height)}
+
+        def cell(match: re.Match[str]) -> str:
+            row, column = divmod(int(match[1]), width)
+            return f"r{row + 1}c{column + 1}" + {None: "", "0": " white", "1": " black"}[match[2]]
+
+        def start(match: re.Match[str]) -> str:
+            lines = [own.line for own in runs[match[1]]]
+            number = int(match[2])
+            line = lines[number]
+            place = "" if match[3] is None else f" at {int(match[3]) + 1}"
+            return f"run {number - lines.index(line) + 1} of {match[1].lower()} {line + 1}{place}"
+
+        reason = re.sub(r"X\[(\d+)\](?: = ([01]))?", cell, reason)
+        return re.sub(r"(Row|Column)s\[(\d+)\](?: = (\d+))?", start, reason)
 
     def first_numbers(self, config: Any) -> dict[str, int]:
         """White cells are 0, black cells 1."""

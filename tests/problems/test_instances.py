@@ -296,6 +296,10 @@ def test_cages_of_five_cells_on_nine_rows_are_searched_in_few_nodes():
         ("kenken", "aab\nccb\ndde\n\na 3+\nb 4+\nc 4+\nd 5+\ne 1\n", "r2c1=2, r2c2=2, r2c3=2"),
         ("killer", KILLER.replace("a 3", "a 8"), "r1c1 + r1c2 of nothing"),
         ("queens", "Q..\n...\n...\n", "a queen at r2c3, a queen at r3c2"),
+        # tables name cells without a number
+        ("kenken", "aa\nbc\n\na 3+\nb 1\nc 2\n\n. .\n. 1\n", "cage 3': r2c2"),
+        ("futoshiki", ".<1\n   \n. .\n", "inequalities': r1c1, r1c2"),
+        ("nonogram", "2\n0\n1\n\n1\n2\n", "run 1 of column 2 at 1, run 1 of column 2 at 2"),
     ],
 )
 def test_reasons_name_cells_by_rows_and_columns(name, text, reason, tmp_path, capsys):
@@ -469,6 +473,42 @@ def test_pictures_of_cells_have_their_rows_and_columns(capsys, monkeypatch):
     places = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in axes.texts}
     assert places.keys() == set(itertools.product(range(4), range(5)))
     assert set(places.values()) <= {"0", "1"}
+
+
+def test_a_file_and_an_option_that_names_another_one_are_refused(tmp_path, capsys):
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    for path in (one, other):
+        path.write_text("1 .\n. .\n")
+    message = refused(capsys, "solve", "latin", one, "--options", f"puzzle={other}")
+    assert "one.txt" in message and "other.txt" in message
+    assert "1 solved of 1" in printed(capsys, "solve", "latin", one, "--options", f"puzzle={one}")
+
+
+def test_an_option_that_is_given_twice_is_refused(capsys):
+    message = refused(capsys, "solve", "latin", "--options", "size=3", "size=4")
+    assert "size=4: size has another value already" in message
+
+
+def test_a_run_is_not_solved_by_another_engine(tmp_path, capsys):
+    run = tmp_path / "run"
+    short = [
+        "--steps",
+        "1",
+        "--batch",
+        "2",
+        "--examples",
+        "4",
+        "--size",
+        "3",
+        "--folder",
+        str(run),
+        "--quiet",
+    ]
+    printed(capsys, "train", "latin", "--engine", "solver", *short)
+    for engine in ("search", "nonsense"):
+        message = refused(capsys, "solve", run, "--engine", engine)
+        assert "engine 'solver'" in message and repr(engine) in message
+    assert "1 solved of 1" in printed(capsys, "solve", run, "--engine", "solver")
 
 
 def test_weights_of_a_run_serve_puzzles_whose_kinds_of_groups_they_have(tmp_path, capsys):

@@ -57,9 +57,10 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
 
     Args:
         folder: folder of a run, or the name of a problem.
-        engine: engine of the pretrained run; empty for the usual one.
+        engine: engine of the pretrained run; empty for the usual one, or that of the run.
 
     Raises:
+        UnnError: for another engine than that of the run.
         DataError: if the run has no weights, or they belong to another graph.
     """
     folder = Path(folder)
@@ -68,6 +69,12 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
         if not folder.exists() and engine:
             return _untrained(str(folder), engine)
     problem, config, run = open_problem(folder)
+    own = getattr(config, "engine", "")
+    if engine and engine != own:
+        raise UnnError(
+            f"{folder}: the run has the engine {own!r}, so it cannot answer by {engine!r}; leave that out, "
+            f"or name the problem {problem.name!r} instead of the run."
+        )
     import torch
 
     from ..runs.weights import WEIGHTS, load_weights

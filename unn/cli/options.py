@@ -100,6 +100,8 @@ def read_options(configs: tuple[type, ...], texts: tuple[str, ...]) -> dict[str,
             raise UnnError(f"--options {text}: write NAME=VALUE.")
         if name not in defaults:
             raise UnnError(f"--options {text}: " + unknown("option", name, defaults))
+        if name in values:
+            raise UnnError(f"--options {text}: {name} has another value already; give one.")
         kind: Any = type(defaults[name])
         if kind is bool:
             values[name] = {"true": True, "false": False}.get(value.lower(), value)

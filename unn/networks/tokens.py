@@ -81,14 +81,6 @@ class Rows:
         self.sizes = dict(sizes)
         self.slots = _slots(graph, self.sizes, graph.variables if variables is None else variables)
         if not self.nodes:
-            table = graph.size_table
-            unknown = [axis for name in self.slots for axis in graph.variables[name].axes]
-            unknown = [axis for axis in unknown if axis not in table.static and axis not in self.sizes]
-            if unknown:
-                raise DeclarationError(
-                    f"graph {graph.name!r}: the size of axis {unknown[0]!r} is unknown; give it as "
-                    f"sizes={{{unknown[0]!r}: ...}}."
-                )
             raise DeclarationError(
                 f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing "
                 "to sample."
@@ -547,7 +539,14 @@ def _slots(graph: Declaration, sizes: Mapping[str, int], variables: Collection[s
         if name not in variables:
             continue
         variable = graph.variables[name]
-        shape = tuple(size or 0 for size in table.shape(variable, solved))
+        known = table.shape(variable, solved)
+        if None in known:
+            axis = variable.axes[known.index(None)]
+            raise DeclarationError(
+                f"graph {graph.name!r}: the size of axis {axis!r} is unknown; give it as "
+                f"sizes={{{axis!r}: ...}}."
+            )
+        shape = tuple(size for size in known if size is not None)
         node_shape = shape[: len(variable.node_axes)]
         count = torch.Size(node_shape).numel()
         channels = 2 if kind == "binary" else torch.Size(shape[len(node_shape) :]).numel()

@@ -161,6 +161,17 @@ def test_a_list_of_members_that_is_longer_than_its_groups_is_refused():
         g.constraints[0].violations_of({"X": torch.zeros(1, 3, 2)})
 
 
+@pytest.mark.parametrize("bounds", [{}, {"at_least": 1}, {"at_most": 1}])
+def test_an_empty_list_has_no_groups(bounds):
+    g = unn.FactorGraph("empty", node=2, value=2)
+    X = g.variable("X", "node | value", unn.Entropy())
+    source = g.index("source", "edge", [], into="node")
+    group = g.index("group", "edge", [], into="groups")
+    g.factor(Among(X[f"{source.name}[e] v"], group=[group], **bounds))
+    assert not g.constraints[0].violations_of({"X": torch.eye(2)[None]}).any()
+    assert float(unn.exact.log_partition(g).exp()) == pytest.approx(4)
+
+
 def test_all_different_rows_equal_their_listing():
     g = unn.FactorGraph("g", row=2, column=2, value=2)
     X = g.variable("X", "row column | value", unn.Entropy())

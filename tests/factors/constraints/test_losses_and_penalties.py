@@ -544,3 +544,12 @@ def test_entries_that_are_nan_are_violations_of_counts(kind):
     x[1, 0, 1] = torch.nan
     without, with_one = constraints[kind].violations_of({"X": x}).tolist()
     assert with_one == without + 1
+
+
+def test_different_values_along_an_empty_list_have_no_loss():
+    g = unn.FactorGraph("empty", node=2, value=2)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.index("source", "edge", [], into="node")
+    g.factor(AllDifferent(X["source[e] v"], each="e"))
+    loss = g.constraints[0].loss({"X": torch.full((3, 2, 2), 0.5)})
+    assert torch.equal(loss, torch.zeros(3))

@@ -253,3 +253,19 @@ def test_categories_may_be_looked_up_and_a_node_may_occur_twice(nodes, listed, s
         unn.Search(g, SearchOptions(mode="depth-first")), {}, options=unn.SolvingOptions(count=30)
     ).answers[0]
     assert (len(answers["X"]) if answers else 0) == count
+
+
+def test_an_index_that_repeats_a_category_counts_no_combination_twice():
+    g = unn.FactorGraph("repeated", n=2, k=2)
+    X = g.variable("X", "n | k", unn.Entropy())
+    g.index("pick", "picked", [0, 1, 0], into="k")
+    # the first and the third picked category are one
+    g.factor(Table(X["i pick[p]"], X["i+1 w"], allowed=[(0, 0), (2, 0), (1, 1)]))
+    (constraint,) = g.constraints
+    relaxed = unn.relax(g)
+    for first, second in itertools.product(range(2), repeat=2):
+        values = {"X": torch.eye(2)[torch.tensor([[first, second]])]}
+        violations = int(constraint.violations_of(values))
+        assert violations == int(first != second)
+        assert float(constraint.loss(values)) == violations
+        assert float(relaxed.energy(values)) == pytest.approx(violations)

@@ -8,7 +8,7 @@ from support.sudoku_graph import declare_sudoku
 from torch import nn
 
 import unn
-from factors import Cardinality, Equation, Multilinear
+from factors import AllDifferent, Cardinality, Equation, Multilinear
 from unn.engine import Attempt, CanSolve, SolvingOptions
 from unn.errors import DeclarationError, UnnError
 
@@ -175,6 +175,20 @@ def test_a_graph_without_constraints_is_refused():
     model.graph = g
     with pytest.raises(unn.DeclarationError, match="no constraint"):
         unn.solve(model, {})
+
+
+def test_the_size_of_an_axis_is_needed_beside_nodes_of_known_number():
+    g = unn.FactorGraph("pigeons", hole=2, flag=1)
+    X = g.variable("X", "pigeon | hole", unn.Entropy())
+    g.variable("B", "flag", unn.BinaryEntropy())
+    g.factor(AllDifferent(X["p h"], each=""))
+    search, evidence = unn.Search(g, unn.SearchOptions(mode="depth-first")), {"B": torch.ones(1, 1)}
+    with pytest.raises(DeclarationError, match="size of axis 'pigeon' is unknown"):
+        unn.solve(search, evidence)
+    with pytest.raises(DeclarationError, match="size of axis 'pigeon' is unknown"):
+        unn.Solver(g, unn.SolverOptions(), {})
+    assert unn.solve(search, evidence, sizes={"pigeon": 2}).outcomes == ("solved",)
+    assert unn.solve(search, evidence, sizes={"pigeon": 3}).outcomes == ("impossible",)
 
 
 def test_constraints_of_continuous_variables_are_refused_by_name():
