@@ -338,6 +338,34 @@ MUTANTS = (
         "exact = torch.where(one_sided, exact, exact)",
         "tests/unn/diffusion/test_density.py",
     ),
+    Mutant(
+        "energies of greedy orders take sums of messages that were not recorded",
+        "unn/descent/trace.py",
+        "torch.where(change == 0, 0, slope * change)",
+        "slope * change",
+        "tests/unn/descent/test_greedy_and_coloured.py",
+    ),
+    Mutant(
+        "dropout of attention forgets the mask",
+        "unn/recurrent/network.py",
+        "self.dropout(_weights(logits, mask)) @ value",
+        "self.dropout(_weights(logits, None)) @ value",
+        "tests/unn/recurrent/test_network.py",
+    ),
+    Mutant(
+        "combinations that an index makes equal count twice",
+        "factors/constraints/table.py",
+        "first.setdefault(tuple(categories), row)",
+        "first[row, *categories] = row",
+        "tests/factors/constraints/test_table.py",
+    ),
+    Mutant(
+        "an axis of unknown size has size 0",
+        "unn/networks/tokens.py",
+        "        if None in known:\n",
+        "        known = tuple(size or 0 for size in known)\n        if None in known:\n",
+        "tests/unn/solver/test_solve.py",
+    ),
 )
 
 
