@@ -175,8 +175,8 @@ class Table(Constraint):
     def _probability(self, values: Values) -> Tensor:
         """Probability of the allowed combinations, shape ``(batch, parts)``."""
         result: Tensor | None = None
-        views = self._views(values)
-        for k, x in enumerate(views):
+        # the views check that there are such categories
+        for k, x in enumerate(self._views(values)):
             chosen = x.index_select(-1, self._different[:, k].to(x.device))
             result = chosen if result is None else result * chosen
         assert result is not None

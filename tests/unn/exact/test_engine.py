@@ -65,6 +65,18 @@ def test_the_loss_is_minus_the_conditional_log_likelihood():
     assert float(loss.detach()) == pytest.approx(total / 2, abs=1e-5)
 
 
+def test_the_loss_of_examples_in_part_is_that_of_what_they_give():
+    g = grid(1, 3)
+    X = torch.tensor([[[1.0, 0.0, 1.0]], [[0.0, 1.0, 1.0]]])
+    mask = torch.tensor([[[True, True, False]], [[True, True, True]]])
+    observed = torch.tensor([[[True, False, True]]])
+    loss = ExactModel(g, ExactOptions()).loss({"X": unn.Partial(X, mask)}, {"X": observed})
+    joint, total = (
+        unn.exact.log_partition(g, {"X": unn.Partial(X, m)}).detach() for m in (mask, mask & observed)
+    )
+    torch.testing.assert_close(loss.detach().double(), (total - joint).mean().double())
+
+
 def test_learning_recovers_the_distribution_of_the_examples():
     """Maximum likelihood of a pair and a field, from samples of a known model."""
     truth = grid(1, 2)

@@ -248,6 +248,24 @@ def test_the_loss_is_minus_the_conditional_log_density():
     torch.testing.assert_close(model.loss(values, observed), expected / 4)
 
 
+def test_the_loss_of_examples_in_part_is_that_of_what_they_give():
+    g = switching()
+    model = MixedModel(g, ExactOptions())
+    x = torch.tensor([[0.3, -1.0], [1.2, 0.4]], dtype=torch.float64)
+    on, mask = torch.ones(2, dtype=torch.float64), torch.tensor([[True, False], [True, True]])
+    # the second row also gives the other node, which is not observed
+    observed = {"x": torch.tensor([[True, True], [True, False]])}
+    expected = 0.0
+    for row in range(2):
+        joint = {"x": unn.Partial(x[row : row + 1], mask[row : row + 1]), "on": on[:1]}
+        both = mask[row : row + 1] & observed["x"][row : row + 1]
+        evidence = {"x": unn.Partial(x[row : row + 1], both)}
+        logs = [unn.exact.mixed_marginals(g, given).log_partition[0] for given in (evidence, joint)]
+        expected += logs[0] - logs[1]
+    loss = model.loss({"x": unn.Partial(x, mask), "on": on}, observed)
+    torch.testing.assert_close(loss.double(), expected / 2)
+
+
 def test_rows_that_give_different_entries_are_answered_in_their_order():
     model = MixedModel(switching(), ExactOptions())
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
