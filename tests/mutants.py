@@ -361,9 +361,9 @@ MUTANTS = (
     ),
     Mutant(
         "an axis of unknown size has size 0",
-        "unn/networks/tokens.py",
-        "        if None in known:\n",
-        "        known = tuple(size or 0 for size in known)\n        if None in known:\n",
+        "unn/graph/dynamic.py",
+        "if None in shape:",
+        "if False:",
         "tests/unn/solver/test_solve.py",
     ),
 )

@@ -122,14 +122,10 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         if not first:
             bare = bare or f"{where}: expected e A B, got {line.strip()!r}"
         ends = words[first:]
-        if (
-            len(ends) == 2
-            and all(end.isascii() and end.isdecimal() for end in ends)
-            and len(max(ends, key=len)) > 9
-        ):
-            raise DataError(f"{where}: the number of a node has at most nine digits, got {line.strip()!r}.")
         if len(ends) != 2 or not all(end.isascii() and end.isdecimal() for end in ends):
             raise DataError(f"{where}: expected the two nodes of an edge, got {line.strip()!r}.")
+        if max(map(len, ends)) > 9:
+            raise DataError(f"{where}: the number of a node has at most nine digits, got {line.strip()!r}.")
         a, b = (int(end) - first for end in ends)
         if a == b:
             raise DataError(f"{where}: node {ends[0]} is joined to itself, so it has no colour.")

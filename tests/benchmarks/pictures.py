@@ -13,7 +13,7 @@ determine.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 from safetensors.torch import load_file
@@ -22,10 +22,9 @@ from torch import Tensor
 from problems.pictures.files import load_pictures
 from problems.pictures.graph import declare, draw_determined, move_pictures, values_of
 from problems.pictures.problem import PicturesConfig, PicturesProblem
-from tests.benchmarks.recurrent import Draw, Schedule, train
+from tests.benchmarks.recurrent import Draw, Schedule, arguments, fit, options_of
 from unn.extending import Query
 from unn.recurrent.model import RecurrentModel
-from unn.recurrent.options import RecurrentOptions
 
 MOVED = 8
 """Random movements of each training picture, of which one is drawn."""
@@ -66,19 +65,17 @@ def test(model: RecurrentModel, name: str, pictures: Tensor) -> None:
         print(f"{len(pictures)} {name} pictures, {steps} recurrences: {shares}")
 
 
-def main(
-    weights: Path, file: str, size: int, options: RecurrentOptions, schedule: Schedule, seed: int
-) -> None:
-    """Train and save weights, or test saved ones if the schedule has no time."""
-    torch.manual_seed(seed)
-    model = RecurrentModel(declare(size, size), options, {})
-    pictures = load_pictures(file, size, size)
+def main(chosen: argparse.Namespace) -> None:
+    """Train and save weights, or test saved ones if no time is given."""
+    torch.manual_seed(chosen.seed)
+    size = chosen.size
+    model = RecurrentModel(declare(size, size), replace(options_of(chosen), structure="graph"), {})
+    pictures = load_pictures(chosen.pictures, size, size)
+    schedule = Schedule(chosen.seconds, chosen.batch, chosen.rate)
     if schedule.seconds:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
-        train(model.to(device), draw_of(model, pictures.training, device), schedule, seed, weights)
+        fit(model, lambda device: draw_of(model, pictures.training, device), schedule, chosen)
     else:
-        model.load_state_dict(load_file(weights))
+        model.load_state_dict(load_file(chosen.weights))
         count, generator = len(pictures.test), torch.Generator().manual_seed(0)
         test(model.eval(), "test", pictures.test)
         test(model, "training", pictures.training[:count])
@@ -86,31 +83,8 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("weights", type=Path)
+    parser = arguments()
     parser.add_argument("--pictures", required=True)
     parser.add_argument("--size", type=int, required=True, help="rows and columns")
-    parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=8e-4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--recurrences", type=int, default=12)
-    parser.add_argument("--structure", choices=("dense", "graph"), default="graph")
-    parser.add_argument("--dropout", type=float, default=0.0)
-    chosen = parser.parse_args()
-    main(
-        chosen.weights,
-        chosen.pictures,
-        chosen.size,
-        RecurrentOptions(
-            width=chosen.width,
-            recurrences=chosen.recurrences,
-            solving_steps=2 * chosen.recurrences,
-            position_deviation=0.2,
-            structure=chosen.structure,
-            dropout=chosen.dropout,
-        ),
-        Schedule(chosen.seconds, chosen.batch, chosen.rate),
-        chosen.seed,
-    )
+    parser.set_defaults(batch=128, rate=8e-4, recurrences=12, position_deviation=0.2)
+    main(parser.parse_args())

@@ -231,39 +231,33 @@ def test(model: RecurrentModel, puzzles: Puzzles, block: tuple[int, int]) -> Non
         print(f"attention of empty cells to their {name}, by head: {heads}; mean {float(shares.mean()):.3f}")
 
 
-def main(
-    weights: Path,
-    file: str,
-    block: tuple[int, int],
-    options: RecurrentOptions,
+def fit(
+    model: RecurrentModel,
+    draw: Callable[[torch.device], Draw],
     schedule: Schedule,
-    seed: int,
-    compiled: bool,
+    chosen: argparse.Namespace,
 ) -> None:
-    """Train and save weights, or test saved ones if the schedule has no time."""
-    torch.manual_seed(seed)
-    model = RecurrentModel(declare(*block), options, {})
-    splits = load_puzzles(file, *block).values()
-    if schedule.seconds:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
-        puzzles = merge_puzzles([s.training.first(TRAINED) for s in splits])
-        if compiled:
-            # in place, so that the weights have the same names
-            for part in model.network.blocks:
-                part.compile()
-        model = model.to(device)
-        train(model, draw_of(puzzles, block, model.network.position.device), schedule, seed, weights)
-    else:
-        model.load_state_dict(load_file(weights))
-        test(model.eval(), merge_puzzles([s.held_out.first(TESTED) for s in splits]), block)
+    """Train on the GPU where there is one, and write the weights.
+
+    Args:
+        model: with its first weights.
+        draw: makes the draws of examples on a device.
+        schedule: time and rate.
+        chosen: what ``arguments`` has read.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}", flush=True)
+    if chosen.compile:
+        # in place, so that the weights have the same names
+        for part in model.network.blocks:
+            part.compile()
+    train(model.to(device), draw(device), schedule, chosen.seed, chosen.weights)
 
 
-if __name__ == "__main__":
+def arguments() -> argparse.ArgumentParser:
+    """Arguments of a training by time, or of a test without ``--seconds``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("weights", type=Path)
-    parser.add_argument("--puzzles", required=True)
-    parser.add_argument("--block", type=int, nargs=2, default=(3, 3))
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -272,22 +266,38 @@ if __name__ == "__main__":
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--recurrences", type=int, default=32)
     parser.add_argument("--position-deviation", type=float, default=0.0)
-    parser.add_argument("--structure", choices=("dense", "graph"), default="dense")
     parser.add_argument("--dropout", type=float, default=0.1)
-    chosen = parser.parse_args()
-    main(
-        chosen.weights,
-        chosen.puzzles,
-        tuple(chosen.block),
-        RecurrentOptions(
-            width=chosen.width,
-            recurrences=chosen.recurrences,
-            position_deviation=chosen.position_deviation,
-            structure=chosen.structure,
-            dropout=chosen.dropout,
-            solving_steps=2 * chosen.recurrences,
-        ),
-        Schedule(chosen.seconds, chosen.batch, chosen.rate),
-        chosen.seed,
-        chosen.compile,
+    return parser
+
+
+def options_of(chosen: argparse.Namespace) -> RecurrentOptions:
+    """Options of the network; twice as many recurrences in the test as in training."""
+    return RecurrentOptions(
+        width=chosen.width,
+        recurrences=chosen.recurrences,
+        position_deviation=chosen.position_deviation,
+        dropout=chosen.dropout,
+        solving_steps=2 * chosen.recurrences,
     )
+
+
+def main(chosen: argparse.Namespace) -> None:
+    """Train and save weights, or test saved ones if no time is given."""
+    torch.manual_seed(chosen.seed)
+    block = tuple(chosen.block)
+    model = RecurrentModel(declare(*block), options_of(chosen), {})
+    splits = load_puzzles(chosen.puzzles, *block).values()
+    schedule = Schedule(chosen.seconds, chosen.batch, chosen.rate)
+    if schedule.seconds:
+        puzzles = merge_puzzles([s.training.first(TRAINED) for s in splits])
+        fit(model, lambda device: draw_of(puzzles, block, device), schedule, chosen)
+    else:
+        model.load_state_dict(load_file(chosen.weights))
+        test(model.eval(), merge_puzzles([s.held_out.first(TESTED) for s in splits]), block)
+
+
+if __name__ == "__main__":
+    parser = arguments()
+    parser.add_argument("--puzzles", required=True)
+    parser.add_argument("--block", type=int, nargs=2, default=(3, 3))
+    main(parser.parse_args())

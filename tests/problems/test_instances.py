@@ -491,20 +491,8 @@ def test_an_option_that_is_given_twice_is_refused(capsys):
 
 def test_a_run_is_not_solved_by_another_engine(tmp_path, capsys):
     run = tmp_path / "run"
-    short = [
-        "--steps",
-        "1",
-        "--batch",
-        "2",
-        "--examples",
-        "4",
-        "--size",
-        "3",
-        "--folder",
-        str(run),
-        "--quiet",
-    ]
-    printed(capsys, "train", "latin", "--engine", "solver", *short)
+    short = ["--steps", "1", "--batch", "2", "--examples", "4", "--size", "3", "--quiet"]
+    printed(capsys, "train", "latin", "--engine", "solver", *short, "--folder", run)
     for engine in ("search", "nonsense"):
         message = refused(capsys, "solve", run, "--engine", engine)
         assert "engine 'solver'" in message and repr(engine) in message

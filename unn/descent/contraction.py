@@ -258,7 +258,7 @@ def _is_trained(graph: Declaration, name: str) -> bool:
 
 
 def _scale(graph: Declaration, name: str, number: float) -> None:
-    """Multiply a parameter, in place; one with a parametrization by the inverse of this.
+    """Multiply a parameter, in place; one with a parametrization through the inverse of this.
 
     Raises:
         DeclarationError: for a parametrization without an inverse.

@@ -121,8 +121,8 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             if not hidden.are_independent:
                 sweeps = max(sweeps, _FEWEST_SWEEPS)
             # what is given in part has step sizes of its own
-            marks = {name: "" if name in complete else "?" for name in values}
-            names = ",".join(name + marks[name] for name in self.graph.variables if name in values)
+            given = [name for name in self.graph.variables if name in values]
+            names = ",".join(name if name in complete else f"{name}?" for name in given)
             examples = self._completed(hidden, sweeps, f"{key};{names}", {})
             # chains continue from draws: from means the truth would be no fixed point of the gradient
             drawn = {name: hidden.state.result(name) for name in self.graph.variables}

@@ -16,7 +16,7 @@ from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
-from ..graph.dynamic import check_mapping, check_sizes, dynamic_sizes
+from ..graph.dynamic import check_mapping, check_sizes, dynamic_sizes, shapes_of
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
@@ -531,23 +531,13 @@ def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
 
 
 def _slots(graph: Declaration, sizes: Mapping[str, int], variables: Collection[str]) -> dict[str, Slot]:
-    table = graph.size_table
-    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
     slots: dict[str, Slot] = {}
     node = number = 0
-    for name, kind in kinds(graph).items():
-        if name not in variables:
-            continue
-        variable = graph.variables[name]
-        known = table.shape(variable, solved)
-        if None in known:
-            axis = variable.axes[known.index(None)]
-            raise DeclarationError(
-                f"graph {graph.name!r}: the size of axis {axis!r} is unknown; give it as "
-                f"sizes={{{axis!r}: ...}}."
-            )
-        shape = tuple(size for size in known if size is not None)
-        node_shape = shape[: len(variable.node_axes)]
+    chosen = {name: kind for name, kind in kinds(graph).items() if name in variables}
+    shapes = shapes_of(graph, sizes, chosen)
+    for name, kind in chosen.items():
+        shape = shapes[name]
+        node_shape = shape[: len(graph.variables[name].node_axes)]
         count = torch.Size(node_shape).numel()
         channels = 2 if kind == "binary" else torch.Size(shape[len(node_shape) :]).numel()
         slots[name] = Slot(

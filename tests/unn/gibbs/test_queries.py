@@ -364,7 +364,7 @@ def test_variables_without_a_sampler_are_refused_by_name():
         sample(g)
 
 
-def test_refusal_of_boundss_without_a_closed_form_are_refused_by_name():
+def test_bounded_variables_without_a_closed_form_are_refused_by_name():
     g = unn.FactorGraph("curved", n=3)
     x = g.variable("X", "n", unn.BinaryEntropy())
     g.factor(Implicit(lambda x: x.sum(1).cosh(), x["i"]))

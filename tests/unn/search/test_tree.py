@@ -239,5 +239,5 @@ def test_sizes_follow_from_the_evidence_or_the_axis_is_named():
     first[0, 0, 0] = 1
     solutions = unn.solve(search, {"X": unn.Partial(first, first.any(2))})
     assert solutions["X"][0].argmax(-1).tolist() == [0, 1, 2, 0, 1]
-    with pytest.raises(unn.DeclarationError, match=r"axis 'n' is unknown; give it as sizes=\{'n'"):
+    with pytest.raises(unn.DeclarationError, match=r"axis 'n' of 'X' is unknown; pass sizes=\{'n'"):
         unn.solve(search, {})

@@ -183,9 +183,9 @@ def test_the_size_of_an_axis_is_needed_beside_nodes_of_known_number():
     g.variable("B", "flag", unn.BinaryEntropy())
     g.factor(AllDifferent(X["p h"], each=""))
     search, evidence = unn.Search(g, unn.SearchOptions(mode="depth-first")), {"B": torch.ones(1, 1)}
-    with pytest.raises(DeclarationError, match="size of axis 'pigeon' is unknown"):
+    with pytest.raises(DeclarationError, match="size of axis 'pigeon' of 'X' is unknown"):
         unn.solve(search, evidence)
-    with pytest.raises(DeclarationError, match="size of axis 'pigeon' is unknown"):
+    with pytest.raises(DeclarationError, match="size of axis 'pigeon' of 'X' is unknown"):
         unn.Solver(g, unn.SolverOptions(), {})
     assert unn.solve(search, evidence, sizes={"pigeon": 2}).outcomes == ("solved",)
     assert unn.solve(search, evidence, sizes={"pigeon": 3}).outcomes == ("impossible",)
